@@ -19,7 +19,7 @@ if sys.platform != "win32":
 
 # The prefix of the folders in which files are written before they are renamed into place, and of lock files.
 UNFINISHED = ".bayescope-unfinished-"
-# What is younger than so many seconds may not have been locked yet by the process that made it.
+# What is younger than this many seconds may not have been locked yet by the process that made it.
 YOUNG = 60.0
 
 

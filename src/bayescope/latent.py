@@ -26,7 +26,7 @@ from bayescope.tape.tape import row_blocks
 
 # Nodes for quantiles of class probabilities with more than two classes: their spacing bounds the error in level.
 QUANTILE_NODES = 4096
-# Moments are taken over the draws of so many rows at once as take so much.
+# Moments are taken over the draws of as many rows at once as these bytes hold.
 MOMENT_BYTES = 256 * 2**20
 
 

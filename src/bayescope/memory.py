@@ -55,7 +55,7 @@ def require_memory(
 
     Args:
         needed: bytes.
-        purpose: what takes them, such as "a matrix of so many numbers".
+        purpose: what takes them, such as "a matrix of 10,000² numbers".
         advice: what to do instead.
         budget: the most bytes that may be taken; what is free by default.
         device: that they are taken on.

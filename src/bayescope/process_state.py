@@ -80,7 +80,7 @@ def ignoring(message: str, category: type[Warning]) -> WhileAnyone[None]:
 
 
 def threads_for(numbers: int) -> AbstractContextManager[None]:
-    """One thread inside each operation on a small table, which has so many numbers; else the caller's setting."""
+    """One thread inside each operation on a small table, which has this many numbers; else the caller's setting."""
     return one_thread() if numbers < SMALL else nullcontext()
 
 

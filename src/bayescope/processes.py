@@ -49,7 +49,7 @@ VERSIONS = {
     "version of bayescope": version("bayescope"),
     "version of torch": str(torch.__version__).partition("+")[0],  # a build for CPUs beside one for GPUs
 }
-# Tensors of one sum travel together, up to about so many bytes at once: the copy that this takes stays small.
+# Tensors of one sum travel together, up to about this many bytes at once: the copy that this takes stays small.
 BUCKET_BYTES = 2**26
 # Arguments that `called` does not compare, since each process has its own or rank 0's is taken; and those of
 # which it compares only whether they are given.

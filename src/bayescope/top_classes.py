@@ -26,7 +26,7 @@ _LEFT, _RIGHT, _REACH = 20.0, 4.0, 5.0
 _MOST = 1.0 - 1e-15
 # The mean of a sum's logarithm is corrected by at most so much, found to _WIDEST / 2^_HALVINGS.
 _WIDEST, _HALVINGS = 6.0, 32
-# Classes of so many rows are drawn at once that these are their outputs.
+# Classes of this many rows are drawn at once that these are their outputs.
 _NUMBERS = 2**20
 _TINY = 1e-10
 # Variances below which a sum is taken to be log-normal.

@@ -201,9 +201,9 @@ def sizes(**options):
         ({"Popen": {"": [{"dict": []}, True, []]}}, "the class 'Popen' is not known"),
         ({"LSTM": {"": [sizes(input_size=1, hidden_size=1, num_layers=10**9), True, []]}}, "layers"),
         ({"Linear": {"": [sizes(in_features=2, out_features=2, device="cpu"), True, []]}}, "takes memory of its own"),
-        ({"Tanh": {"": [sizes(), True, []], "0": 3}}, "a layer in a layer is none"),
+        ({"Tanh": {"": [sizes(), True, []], "0": 3}}, "a layer in a layer is malformed"),
         ({"Tanh": {"": [sizes(), True, ["input_dropout"]]}}, "a hook is not known"),
-        ({"Tanh": {"": [sizes(), True, []], "weight": {"tensor": ["t", None]}}}, "a layer in a layer is none"),
+        ({"Tanh": {"": [sizes(), True, []], "weight": {"tensor": ["t", None]}}}, "a layer in a layer is malformed"),
         ({"Linear": {"": [sizes(in_features=10**9, out_features=10**9), True, []]}}, "other tensors"),
     ],
 )

@@ -327,7 +327,7 @@ class _Side:
         return torch.empty(finer.count, dtype=torch.int64).index_copy_(0, finer.group, self.group)
 
     def coarser(self, groups: int) -> _Side:
-        """With at most so many groups of like weight."""
+        """With at most this many groups of like weight."""
         gone = self.absent[self.group]
         if self.count <= groups:
             return self

@@ -232,7 +232,7 @@ def contrasted(additive: Additive, values: Tensor, axis: int) -> Tensor:
 
 
 def intercept(additive: Additive, rows: int) -> tuple[Tensor, Jacobians]:
-    """shift + scale · b, shape (C,), and its Jacobian for so many rows."""
+    """shift + scale · b, shape (C,), and its Jacobian for this many rows."""
     model = additive.model
     jacobian = contrasted(additive, torch.diag(model.scale), 0)
     return intercept_at(additive, additive.posterior.location), {len(model.terms): jacobian.expand(rows, -1, -1)}

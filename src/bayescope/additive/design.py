@@ -16,8 +16,8 @@ from bayescope.additive.passes import ALL
 from bayescope.additive.terms import EncodedRows
 from bayescope.tables.encoding import NO_LEVEL
 
-# While a model is fitted, a term reads at most so many different points; the numbers of a feature that has more, or of
-# a pair that has, are replaced by the means of groups of equal size. Answers are always at the numbers themselves.
+# While a model is fitted, a term reads at most this many different points; the numbers of a feature that has more, or
+# of a pair that has, are replaced by the means of groups of equal size. Answers are always at the numbers themselves.
 MOST_POINTS = 1024
 MOST_CELLS = 4096
 

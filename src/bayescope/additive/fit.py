@@ -134,7 +134,7 @@ def first_precisions(problem: AdditiveProblem, *, inner: float, other: float) ->
 
 FIRST_DAMPING = 1.0
 LEAST_DAMPING, MOST_DAMPING = 1e-8, 1e10
-# By so much it falls at most, and rises at first; each rise in a row is so many times the last.
+# By so much it falls at most, and rises at first; each rise in a row is this many times the last.
 FALL, RISE = 1.0 / 3.0, 2.0
 # The step's residual, in the preconditioner's norm, as a share of the gradient's; and the most iterations for it.
 RESIDUAL, ITERATIONS = 0.1, 40
@@ -218,12 +218,12 @@ def solved(
     return solution
 
 
-# The evidence has come to rest where so many updates have not raised it by more than this, in nats.
+# The evidence has come to rest where this many updates have not raised it by more than this, in nats.
 AT_REST, PATIENCE = 0.05, 8
 # The weights are brought to the mode of the best hyperparameters by steps that gain more than this, in nats, in the end
-# and on the way there, and by at most so many.
+# and on the way there, and by at most this many.
 SETTLED, ROUGHLY, SETTLING = 1e-3, 0.1, 30
-# A mode that is wanted for its evidence is given up where so many more steps like the last would not reach that.
+# A mode that is wanted for its evidence is given up where this many more steps like the last would not reach that.
 HOPE = 10.0
 
 

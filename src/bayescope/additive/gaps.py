@@ -25,7 +25,7 @@ from bayescope.posterior import InputRows, Missing
 from bayescope.quadrature import normal_nodes
 from bayescope.tables.encoding import CategoricalEncoding
 
-# A row that lacks values is predicted at so many nodes, or at as many as twice the terms that lack one.
+# A row that lacks values is predicted at this many nodes, or at as many as twice the terms that lack one.
 LEAST_NODES, MOST_NODES = 64, 256
 # No level of a row.
 NEVER = -2

@@ -16,7 +16,7 @@ from bayescope.tables.encoding import NO_LEVEL
 
 # Numbers that are more than this are cut into as many groups of equal size, each represented by its mean.
 GROUPS = 24
-# A feature's own effect is made of so many hidden units; directions in which they move it by less than this share of
+# A feature's own effect is made of this many hidden units; directions in which they move it by less than this share of
 # the first one's are left out.
 OWN_UNITS, NEGLIGIBLE = 24, 1e-3
 

@@ -76,7 +76,7 @@ class RowPasses:
         return self.processes.sum(total)
 
     def evenly(self, values: Callable[[slice], Tensor], most: int) -> Tensor:
-        """Values (n, ...) of at most so many rows, the same distance apart, in the order of the processes."""
+        """Values (n, ...) of at most this many rows, the same distance apart, in the order of the processes."""
         (count,) = self.processes.sum_numbers(self.blocks[-1].stop or len(values(ALL)))
         step = -(-int(count) // most)
         chosen = torch.cat([values(rows)[-(rows.start or 0) % step :: step] for rows in self.blocks])

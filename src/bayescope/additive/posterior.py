@@ -24,8 +24,8 @@ from bayescope.tape.tape import row_blocks
 STRUCTURES = ("block", "full")
 # With at most this many rows times outputs, the full GGN's determinant costs less than a step.
 MOST_ROWS = 2048
-# The averaging of the curvature ends after so many steps, or where one changes log∣A∣ by less than this, in nats. With
-# several outputs it takes so many nodes.
+# The averaging of the curvature ends after this many steps, or where one changes log∣A∣ by less than this, in nats.
+# With several outputs it takes this many nodes.
 _STEPS, _SETTLED = 60, 0.02
 _NODES = 64
 NAME = "the precision of the additive model's weights"

@@ -19,7 +19,7 @@ from bayescope.tables.columns import Column
 from bayescope.tables.dataset import TableDataset
 from bayescope.tables.sources import dataset_of, reading, wild
 
-# A Parquet file of so many bytes and more, or whose columns take so many as numbers, is fitted a block of rows at a
+# A Parquet file of this many bytes and more, or whose columns take so many as numbers, is fitted a block of rows at a
 # time: columns that repeat themselves take next to nothing in the file.
 LARGE_BYTES, LARGE_NUMBERS = 500_000_000, 2_000_000_000
 
@@ -147,7 +147,7 @@ def several(path: Path) -> bool:
 
 
 def large(path: Path, least_bytes: int = LARGE_BYTES, least_numbers: int = LARGE_NUMBERS) -> bool:
-    """Whether a path is a Parquet file of so many bytes, or bytes of numbers, that it is fitted a block at a time."""
+    """Whether a path is a Parquet file of this many bytes, or bytes of numbers, that it is fitted a block at a time."""
     if path.suffix.lower() not in (".parquet", ".pq") or not path.is_file():
         return False
     try:

@@ -77,7 +77,7 @@ class Source(Protocol):
         """
 
     def blocks(self, rows: int, names: Sequence[str] | None = None) -> Iterator[Block]:
-        """The rows in order, so many at a time; all but the last block have as many.
+        """The rows in order, this many at a time; all but the last block have as many.
 
         Args:
             rows: of a block.
@@ -89,7 +89,7 @@ class Source(Protocol):
 
 
 def rows_at_once(columns: int) -> int:
-    """How many rows of so many columns are read at a time."""
+    """How many rows of this many columns are read at a time."""
     return max(1, min(ROWS, CELLS // columns))
 
 

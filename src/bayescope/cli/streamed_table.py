@@ -20,7 +20,7 @@ from bayescope.processes import Processes
 from bayescope.tables.column_sums import MOST_VALUES, LabelsSeen, Tally
 from bayescope.tables.dataset import TableDataset
 
-# So many rows judge a fit well enough: the standard error of an accuracy is then below 0.002.
+# This many rows judge a fit well enough: the standard error of an accuracy is then below 0.002.
 JUDGES = 100_000
 
 

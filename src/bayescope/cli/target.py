@@ -17,7 +17,7 @@ Task = Literal["classification", "regression"]
 
 TASKS = ("auto", "classification", "regression")
 MOST_CLASSES = 50
-# Whole numbers are classes, unless an option says otherwise, where they have at most so many different values.
+# Whole numbers are classes, unless an option says otherwise, where they have at most this many different values.
 FEW = 10
 
 

@@ -24,7 +24,7 @@ from bayescope.memory import require_memory
 
 # A whole number as it reads after a detour through floating point.
 DETOUR = re.compile(r"(-?\d+)\.0+")
-# No line of a table has so many characters, and no block of rows so many blank lines: both would fill the memory.
+# No line of a table has this many characters, and no block of rows this many blank lines: both would fill the memory.
 LONGEST_LINE, MOST_BLANK = 2**26, 10**6
 # Bytes for each character of a block: its line, all lines as one text, and pandas' copy of four bytes a character.
 CHARACTER_BYTES = 8

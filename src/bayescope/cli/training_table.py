@@ -17,7 +17,8 @@ from bayescope.cli.target import Target
 from bayescope.errors import InputError
 from bayescope.tables.suspicion import hardly_recur
 
-# A column probably has misspelt numbers, and no labels, where so large a share of so many different cells are numbers.
+# A column probably has misspelt numbers, and no labels, where so large a share of this many different cells are
+# numbers.
 NUMBERS, DIFFERENT = 0.9, 10
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[/.]\d{1,2}[/.]\d{2,4}([T ].*)?|\d{1,2}:\d{2}(:\d{2}.*)?")
 DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")

@@ -21,7 +21,7 @@ from bayescope.network.substitution import substituted
 from bayescope.network.vectorising import pull_back
 from bayescope.network.weights import Weights
 
-# So many columns of the Hessian of one batch travel together: as many copies of all activations are held.
+# This many columns of the Hessian of one batch travel together: as many copies of all activations are held.
 COLUMNS = 32
 Product = Callable[[Tensor], Tensor]
 

@@ -13,14 +13,14 @@ from bayescope.likelihoods import Likelihood, read_targets
 from bayescope.network.recording import Recording
 from bayescope.tape.tape import row_blocks
 
-# From so many outputs on, where the last layer is linear, the cotangents of the GGN begin below it.
+# From this many outputs on, where the last layer is linear, the cotangents of the GGN begin below it.
 MANY_OUTPUTS = 64
 # A root of WᵀΛW has as few columns as rows where these are so many times fewer: then that is worth its eigenvectors.
 FEWER = 4
-# Roots of WᵀΛW are found for so many rows at once as take so much.
+# Roots of WᵀΛW are found for as many rows at once as these bytes hold.
 BELOW_BYTES = 16 * 2**20
 
-# Labels are drawn for so many observations at once, from a generator of their own: the draws are the same in every pass
+# Labels are drawn for this many observations at once, each with its own generator: the draws are the same in every pass
 # and for every batch size.
 DRAWN_TOGETHER = 256
 

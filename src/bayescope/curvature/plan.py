@@ -53,7 +53,7 @@ DEVICE_CHUNK_BYTES = 512 * 2**20
 FEW_ROWS = 32
 # Roots of Λ, of which the cotangents are the columns, take at most so much, or are those of one row.
 ROOT_BYTES = 128 * 2**20
-# Up to so many outputs a root is built to see its shape; beyond them it is run through without values.
+# Up to this many outputs a root is built to see its shape; beyond them it is run through without values.
 FEW_OUTPUTS = 64
 # Numbers for each output of a row at a last layer: f, twice in float64, the softmax, Λ, and what is between.
 HEAD_NUMBERS = 8
@@ -64,9 +64,9 @@ OBSERVED = 4
 POSTERIOR = 4
 # Numbers in float64 for each output of a prediction: mean and variance, and the integral over them.
 INTEGRAL = 11
-# U of one row and parameter after another goes through so many tensors of its size in a vectorised backward pass.
+# U of one row and parameter after another goes through this many tensors of its size in a vectorised backward pass.
 BACKWARD = 5
-# So many cotangents of a row are read at once where a posterior's predictions are compared with the network's.
+# This many cotangents of a row are read at once where a posterior's predictions are compared with the network's.
 COMPARED = 64
 
 
@@ -485,7 +485,7 @@ class Footprint:
         return sums + PROBES * (spread + self.held)
 
     def reading(self, cotangents: int, structure: Structure, root: int, reducing: int = 0) -> int:
-        """One batch and so many of its cotangents: the graph, g of every part, and what is made of them.
+        """One batch and this many of its cotangents: the graph, g of every part, and what is made of them.
 
         Args:
             cotangents: how many travel at once.
@@ -505,13 +505,13 @@ class Footprint:
         return graph + max(2 * root + reducing, root + inputs + carried + worked)  # a root is joined from its blocks
 
     def drawing(self) -> int:
-        """Labels being drawn, for so many observations at a time whatever the batch."""
+        """Labels being drawn, for this many observations at a time whatever the batch."""
         observations = self.rows * self.outputs // self.classes
         padded = -(-observations // DRAWN_TOGETHER) + 1
         return DRAWN_TOGETHER * self.classes * (padded * self.itemsize + OBSERVED * FLOAT64)
 
     def root(self, columns: int) -> int:
-        """The root of Λ of one batch, with so many columns, from which chunks of cotangents are taken."""
+        """The root of Λ of one batch, with this many columns, from which chunks of cotangents are taken."""
         return self.rows * self.outputs * columns * self.itemsize
 
     def reading_head(self, *, dense: bool) -> int:
@@ -576,7 +576,7 @@ class Footprint:
         return min(self.rows * row, max(row, min(BLOCK_BYTES, CACHE_BYTES) if self.on_cpu else DEVICE_BYTES))
 
     def _widest(self, cotangents: int) -> int:
-        """The numbers of a row at the widest part, with so many cotangents."""
+        """The numbers of a row at the widest part, with this many cotangents."""
         return max(a + cotangents * g for a, g in zip(self.activations, self.cotangents, strict=True))
 
     def _by_rows(self, rows: int, cotangents: int) -> int:
@@ -586,7 +586,7 @@ class Footprint:
 
 
 def _alike(rows: int, most: int) -> int:
-    """The rows of a range where they are cut into ranges of like length, of at most so many, or of one."""
+    """The rows of a range where they are cut into ranges of like length, of at most this many, or of one."""
     return -(-rows // -(-rows // max(1, most)))
 
 

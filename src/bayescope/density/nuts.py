@@ -209,7 +209,7 @@ def _at_once(density: LogDensity, start: Tensor) -> int:
 
 
 def _run(launch: Callable[[int], _Chain], chains: int, *, at_once: int) -> list[Any]:
-    """Runs the chains, so many at a time; the first failure stops them all."""
+    """Runs the chains, this many at a time; the first failure stops them all."""
     waiting = list(range(chains))
     running: dict[int, _Chain] = {}
     traces: dict[int, Any] = {}

@@ -16,7 +16,7 @@ from bayescope.module_copies import module_copy
 from bayescope.network.weights import Weights
 from bayescope.network.wrappers import unwrapped
 
-# So many names are written out.
+# This many names are written out.
 SHOWN = 6
 
 

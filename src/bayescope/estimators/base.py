@@ -204,7 +204,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         return inference_data(groups | {"posterior": variables}, dims=dims, coords=coords)
 
     def _targets(self, y: Any, rows: int) -> np.ndarray:
-        """The targets of so many rows as the likelihood takes them."""
+        """The targets of this many rows as the likelihood takes them."""
         classes = None if getattr(self, "_multilabel", False) else getattr(self, "classes_", None)
         return numbers(y, rows) if classes is None else class_codes(y, rows, classes)
 

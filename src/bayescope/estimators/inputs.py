@@ -21,7 +21,7 @@ from bayescope.tables.dataset import TableDataset
 from bayescope.tables.encoding import refuse_far
 from bayescope.tables.preprocessing import Preprocessing, Table
 
-# So many rows tell the features' means and scales well enough: no answer depends on where exactly the centre is.
+# This many rows tell the features' means and scales well enough: no answer depends on where exactly the centre is.
 SCALE_ROWS = 10_000
 # One precision for all weights means very different things where the features' scales differ by more than this.
 WIDE_SPAN = 10.0
@@ -92,7 +92,7 @@ class InputMap:
             linear: whether the model's f is linear in its inputs.
 
         Raises:
-            MemoryBudgetError: if the inputs of so many rows are more than memory holds.
+            MemoryBudgetError: if the inputs of this many rows are more than memory holds.
         """
         count = len(table) if isinstance(table, np.ndarray) else len(table[0].values)
         require_inputs(count, len(self.preprocessing.names), {}, "Predict fewer rows at once.")
@@ -197,7 +197,7 @@ def require_room(table: Table, encoding: Any) -> None:
 
 
 def require_encoded(preprocessing: Preprocessing, table: TableDataset, sampled: int) -> None:
-    """Refuses a table on disk where the inputs of a block, or of so many rows together, are more than memory holds.
+    """Refuses a table on disk where the inputs of a block, or of this many rows together, are more than memory holds.
 
     Raises:
         MemoryBudgetError: if they are.
@@ -208,7 +208,7 @@ def require_encoded(preprocessing: Preprocessing, table: TableDataset, sampled: 
 
 
 def require_inputs(rows: int, columns: int, labels: Mapping[str, int], advice: str = "") -> None:
-    """Refuses so many inputs of so many rows where memory does not hold them, before they are made.
+    """Refuses this many inputs of this many rows where memory does not hold them, before they are made.
 
     Args:
         rows: that are there at once.

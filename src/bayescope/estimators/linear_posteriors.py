@@ -40,7 +40,7 @@ PosteriorName: TypeAlias = Literal["auto", "map", "laplace", "variational", "mea
 
 # Where the search for the precision of the greatest evidence begins.
 FIRST_PRECISION = 1.0
-# Laplace is trusted where averaging over it adds at most so many nats a row to the mode's log loss on the training
+# Laplace is trusted where averaging over it adds at most this many nats a row to the mode's log loss on the training
 # rows. On 13 tables with five splits each, Laplace's log loss on new rows exceeded the mode's by more than .01 on none
 # of the 30 splits below this line, which add at most .0052, and on 18 of the 35 above it, which add at least .0087.
 TRUSTED = 0.007
@@ -60,7 +60,7 @@ MATRICES = {
     "nuts": (10, 27),
     "metropolis": (9, 27),
 }
-# What the better approximations are tried for: so many weights, and so many rows × weights × outputs.
+# What the better approximations are tried for: this many weights, and this many rows × weights × outputs.
 MOST_WEIGHTS = 2_000
 MOST_WORK = 10**8
 

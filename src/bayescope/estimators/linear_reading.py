@@ -28,9 +28,9 @@ from bayescope.posterior import DrawsPosterior, GaussianPosterior, InputRows, Na
 from bayescope.priors import Prior
 from bayescope.tables.preprocessing import EncodingName, Table
 
-# A summary has the coefficients of models with up to so many weights: their sds take the inverse of the precision.
+# A summary has the coefficients of models with up to this many weights: their sds take the inverse of the precision.
 MOST_COEFFICIENTS = 2000
-# A summary shows so many coefficients, those furthest from 0 in standard deviations.
+# A summary shows this many coefficients, those furthest from 0 in standard deviations.
 SHOWN = 10
 # Draws that stand for a posterior that is neither Gaussian nor draws.
 DRAWS = 4000

@@ -23,7 +23,7 @@ from bayescope.training.fit_map import fit_map
 
 # Where the search for the noise variance begins, as a share of the targets' variance.
 FIRST_NOISE = 0.1
-# Steps of the optimiser: so many a row, within these bounds, and as many as so many epochs take.
+# Steps of the optimiser: this many a row, within these bounds, and as many as this many epochs take.
 STEPS_A_ROW, FEWEST_STEPS, MOST_STEPS, FEWEST_EPOCHS = 6, 240, 4000, 30
 # Rows of a minibatch: the first number in tables of up to MANY rows, else the second.
 MANY, BATCH, LARGE_BATCH = 4000, 32, 128
@@ -32,14 +32,14 @@ STEP_SIZE = 0.02
 WARM = 0.25
 # Of a table on disk: rows of a minibatch, and the bounds of the number of epochs.
 DISK_BATCH, FEWEST_DISK_EPOCHS, MOST_DISK_EPOCHS = 512, 5, 1000
-# Prior precisions are sought on at most so many rows, one in HELD_OUT of which judges and trains nothing.
+# Prior precisions are sought on at most this many rows, one in HELD_OUT of which judges and trains nothing.
 MOST_SOUGHT, HELD_OUT = 2500, 5
 # A precision under which networks learn checkerboards and spirals of 200 rows; under one of 1 and above they do not.
 LOW = 0.1
 # Epochs of L-BFGS, of twenty evaluations each: of the search, before its first climb, between two, and of the last
 # training.
 SEARCH_EPOCHS, LEARN_EPOCHS, SEARCH_EVERY, LAST_EPOCHS = 24, 10, 2, 12
-# The evidence is climbed at most so many times while training, at least once in so many steps of the optimiser.
+# The evidence is climbed at most this many times while training, at least once in this many steps of the optimiser.
 CLIMBS, STEPS_A_CLIMB = 14, 80
 
 
@@ -121,7 +121,7 @@ class Lesson:
     Attributes:
         architecture: of the network.
         data: the inputs (N, D), and the canonical targets of the likelihood, standardised; or a loader of such.
-        some: gives at most so many rows of the data, drawn by a seed.
+        some: gives at most this many rows of the data, drawn by a seed.
         likelihood: p(y∣f); the noise variance of standardised targets is in it, or where its search begins.
         precision: the prior's, or ``None`` where it is to be learnt.
         learns_noise: whether the noise variance is to be learnt.

@@ -22,7 +22,8 @@ from bayescope.training.minibatches import OrderedLoader
 # What is done to targets that are read, such as giving them their own unit.
 Change: TypeAlias = Callable[[Tensor], Tensor]
 
-# An epoch reads pieces of so many neighbouring rows in a new order, and shuffles the rows of so many pieces together.
+# An epoch reads pieces of this many neighbouring rows in a new order, and shuffles the rows of this many pieces
+# together.
 PIECE_ROWS, WINDOW_PIECES = 4096, 16
 # Rows at once where the order is the table's.
 ORDERED_ROWS = 4096
@@ -99,7 +100,7 @@ class NetworkRows:
         return OrderedLoader(_PassDataset(lambda: self._ordered(change)), minibatches)
 
     def some(self, most: int, seed: int) -> list[Tensor]:
-        """Inputs and standardised targets of at most so many rows, as large a share of each process's rows.
+        """Inputs and standardised targets of at most this many rows, as large a share of each process's rows.
 
         Args:
             most: how many.
@@ -126,7 +127,7 @@ class NetworkRows:
         return inputs, torch.cat([change(targets[:, :-1]), targets[:, -1:]], 1)
 
     def threads(self, batch_size: int, widest: int) -> AbstractContextManager[None]:
-        """The threads that an operation may take in a network whose widest layer has so many units.
+        """The threads that an operation may take in a network whose widest layer has this many units.
 
         A table on disk has very many small blocks. What is found from rows in memory knows its small operations.
         """

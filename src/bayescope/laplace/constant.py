@@ -15,8 +15,8 @@ from bayescope.network.inputs import call
 from bayescope.processes import present, warn_once
 from bayescope.training.objective import log_likelihood
 
-# Predictions are the same in effect where they explain the targets by less than so many nats more than their mean does,
-# in all and a row.
+# Predictions are the same in effect where they explain the targets by less than this many nats more than their mean
+# does, in all and a row.
 LITTLE, LITTLE_A_ROW = 1.0, 0.01
 
 

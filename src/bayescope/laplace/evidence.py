@@ -18,7 +18,7 @@ from bayescope.laplace.groups import PriorGroups
 from bayescope.processes import same, same_value
 
 MAX_ITERATIONS = 500
-# For at most so many hyperparameters the slope is then brought to 0: the line search of L-BFGS ends where log Z is
+# For at most this many hyperparameters the slope is then brought to 0: the line search of L-BFGS ends where log Z is
 # rounded. That takes at most `POLISHING` evaluations for each of them.
 POLISHED, POLISHING = 32, 12
 # L-BFGS ends where log Z rises by a smaller share of itself: below, it would search along lines of rounding.

@@ -12,7 +12,7 @@ from bayescope.network.model import NetworkModel
 from bayescope.network.weights import Weights
 from bayescope.priors import Prior
 
-# So many numbers are written out by name.
+# This many numbers are written out by name.
 SHOWN = 8
 
 

@@ -31,9 +31,9 @@ from bayescope.tape.tape import row_blocks
 
 # The word for a prior precision that is found by the evidence and the log loss of training rows.
 AUTO = "auto"
-# Predictions are reported as worse than the network's own where the log loss of training rows is larger by so many nats
-# a row: by `WORSE` if the weights are far from a mode, else by `WORSE_AT_A_MODE`. At a mode the exact posterior of a
-# linear model has up to ½ log 2 more in each output, where there are no more rows than parameters.
+# Predictions are reported as worse than the network's own where the log loss of training rows is larger by this many
+# nats a row: by `WORSE` if the weights are far from a mode, else by `WORSE_AT_A_MODE`. At a mode the exact posterior of
+# a linear model has up to ½ log 2 more in each output, where there are no more rows than parameters.
 WORSE, WORSE_AT_A_MODE = 0.05, 0.5
 # "auto" raises the prior precision until the log loss of training rows is larger by at most `MARGIN`, and by at least
 # `SPENT` of it. Over 320 networks on 11 tables the loss of test rows then was larger by at most about twice as much.

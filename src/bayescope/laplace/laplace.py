@@ -290,7 +290,7 @@ def starting_likelihood(likelihood: str | Likelihood, *, learnt: bool) -> Likeli
 
 # More data: the posterior becomes the prior, the mode moves, and Laplace's approximation is made anew.
 
-# L-BFGS ends after twenty evaluations that gain no more than this, in nats, or after so many times twenty.
+# L-BFGS ends after twenty evaluations that gain no more than this, in nats, or after this many times twenty.
 SETTLED, MOST = 1e-9, 50
 
 

@@ -307,7 +307,7 @@ def block_conjugate_gradients(
 def _iterated(
     product: Product, precondition: Product, b: Tensor, tolerance: float, iterations: int, trace: list[float]
 ) -> Tensor:
-    """X from X = 0, once no column of the residual is longer than the tolerance, or after so many products.
+    """X from X = 0, once no column of the residual is longer than the tolerance, or after this many products.
 
     Args:
         product: V ↦ A V.

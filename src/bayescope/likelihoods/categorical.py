@@ -28,7 +28,7 @@ from bayescope.likelihoods.quasi_monte_carlo import (
 from bayescope.likelihoods.targets import LabelError, labels_in_rows
 from bayescope.storage import stored
 
-# Up to so many classes are integrated by nested sums.
+# Up to this many classes are integrated by nested sums.
 _FEW = 4
 # A class of more is integrated by itself where fewer of the 2,048 nodes than this tell of it. Of more than `_MANY`
 # classes that is left to the one whose log probability is asked for: it would take far longer than all the rest.
@@ -283,7 +283,7 @@ def _log_single(mean: Tensor, root: Tensor, classes: Tensor) -> Tensor:
 
 
 def _effective_nodes(at_nodes: Tensor) -> Tensor:
-    """(Σ p)²/Σ p² over the nodes, as of so many with equal values, shape (N, C)."""
+    """(Σ p)²/Σ p² over the nodes, the number of equal values with the same sum, shape (N, C)."""
     mean, squares = at_nodes.detach().mean((0, 1)), at_nodes.detach().square().mean((0, 1))
     return NODES * SCRAMBLES * mean.square() / torch.where(squares > 0, squares, 1.0)
 

@@ -328,7 +328,7 @@ class Weighted(Likelihood):
 
     Attributes:
         likelihood: p(y∣f).
-        mean_weight: of the rows it is for: so many observations stand behind each, where a noise variance is learnt.
+        mean_weight: of the rows it is for: this many observations stand behind each, where a noise variance is learnt.
     """
 
     likelihood: Likelihood

@@ -23,7 +23,7 @@ from bayescope.processes import warn_once
 NOISE_BOUNDS = (1e-12, 1e2)
 # The noise of a constant y, whose noise cannot be learnt: this share of the constant, as a standard deviation.
 CONSTANT_NOISE = 1e-12
-# A y whose deviations from its mean are all below so many units in the last place of the mean is a constant.
+# A y whose deviations from its mean are all below this many units in the last place of the mean is a constant.
 CONSTANT_DIGITS = 16 * np.finfo(float).eps
 # Of fewer rows, or weights that count as many, no noise can be learnt.
 FEWEST_ROWS = 2

@@ -219,7 +219,7 @@ class Batches:
         return self._processes.count > 1 and not self.shard.numbered
 
     def _counted(self, inputs: Inputs, targets: Tensor, *, before: int) -> tuple[Inputs, Tensor]:
-        """The rows of a batch that count, after so many before it."""
+        """The rows of a batch that count, after this many before it."""
         left = len(targets) if self.shard.limit is None else max(0, self.shard.limit - before)
         if left >= len(targets):
             return inputs, targets

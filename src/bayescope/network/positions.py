@@ -23,7 +23,7 @@ COTANGENTS = 64
 COTANGENT_BYTES = 2**30
 # Variances of very many outputs are asked for as many at a time as take so much, and at least `COTANGENTS` of them.
 VARIANCE_BYTES = 2**20
-# At a last layer: the answers, and what they are made of, at so many copies of an output each.
+# At a last layer: the answers, and what they are made of, at this many copies of an output each.
 HEAD_COPIES = 4
 
 

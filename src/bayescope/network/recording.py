@@ -174,7 +174,7 @@ def _same(target: Target, f: Tensor) -> bool:
 
 # The random halves of a batch's rows on which their places are checked.
 HALVES = 4
-# Up to so many random weights the products of a tape are in float64, whatever the network computes in.
+# Up to this many random weights the products of a tape are in float64, whatever the network computes in.
 FEW_WEIGHTS = 2**14
 
 

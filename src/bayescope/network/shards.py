@@ -33,8 +33,8 @@ from bayescope.private_draws import private_draws
 from bayescope.processes import Processes
 
 _Answer = TypeVar("_Answer")
-# So many rows, evenly spread, tell whether arrays are the same on all processes; and so many of a data set that has to
-# be asked for each.
+# This many rows, evenly spread, tell whether arrays are the same on all processes; and this many of a data set that has
+# to be asked for each.
 LOOKED_AT, ASKED_FOR = 1024, 32
 # What to do about a loader that gives every process all rows.
 SAMPLER = (
@@ -77,7 +77,7 @@ def part_of(processes: Processes, data: Any, count: int) -> slice:
 
 
 def following(processes: Processes, rows: int) -> Shard:
-    """So many rows of the process, after those of the processes before it."""
+    """This many rows of the process, after those of the processes before it."""
     return Shard(sum(processes.gather(rows)[: processes.rank]))
 
 
@@ -232,7 +232,7 @@ def _as_rows(one: Any) -> tuple[Any, torch.Tensor]:
 
 
 def _spread(rows: int, most: int) -> list[int]:
-    """Places of at most so many rows, the first and the last among them."""
+    """Places of at most this many rows, the first and the last among them."""
     count = min(rows, most)
     return [place * (rows - 1) // max(1, count - 1) for place in range(count)]
 

@@ -90,7 +90,7 @@ class Layout:
     fold: str = "alone"
 
     def fits(self, shape: Sequence[int], rows: int) -> bool:
-        """Whether a tensor of this shape can hold so many rows in this way."""
+        """Whether a tensor of this shape can hold this many rows in this way."""
         if self.dim >= len(shape):
             return False
         size = shape[self.dim]
@@ -297,7 +297,7 @@ def _tokens(cotangents: Tensor, layout: Layout, rows: int) -> Tensor:
 
 
 def _regrouped(images: StreamedTape, rows: int, count: int) -> StreamedTape:
-    """The tape of N rows of so many images each, from that of the images."""
+    """The tape of N rows of this many images each, from that of the images."""
 
     def block(part: slice) -> slice:
         start, stop, _ = part.indices(rows)

@@ -13,7 +13,7 @@ THIN = "\u202f"
 
 
 def plain(value: float, digits: int = 3) -> str:
-    """A number with so many significant digits, without an exponent unless it is very large or small."""
+    """A number with the given significant digits, without an exponent unless it is very large or small."""
     if not math.isfinite(value):
         return "–" if math.isnan(value) else ("∞" if value > 0 else "−∞")
     if value == 0:
@@ -34,7 +34,7 @@ def tidy(value: float, digits: int = 4) -> str:
 
 
 def fixed(value: float, digits: int) -> str:
-    """A number with so many digits after the point."""
+    """A number with the given digits after the point."""
     return _grouped(value, digits) if math.isfinite(value) else plain(value)
 
 
@@ -69,7 +69,7 @@ def around(value: float, low: float, high: float, largest: float, *, sign: bool 
 
 
 def cell(value: object, most: int = 28) -> str:
-    """A value of the caller's table: a number with few digits, or a text of at most so many letters."""
+    """A value of the caller's table: a number with few digits, or a text of at most this many letters."""
     if isinstance(value, tuple):
         return ", ".join(cell(part, most) for part in value)
     if value is None or value != value:
@@ -80,7 +80,7 @@ def cell(value: object, most: int = 28) -> str:
 
 
 def count(many: int, what: str) -> str:
-    """So many of what, in the plural where there is not one; thousands apart."""
+    """A count with its noun, in the plural unless it is 1; thousands apart."""
     return f"{_grouped(many, 0)} {what}{'' if many == 1 else 's'}"
 
 

@@ -31,9 +31,9 @@ DEFAULT_SAMPLES = 1000
 COVARIANCE_BYTES = 256 * 2**20
 # The identity, what is solved for half way, and the covariance of all weights.
 MOMENT_MATRICES = 3
-# An integral over f takes so many matrices like its covariance at once.
+# An integral over f takes this many matrices like its covariance at once.
 COVARIANCES = 4
-# Up to so many classes the top ones are those of a prediction of all of them.
+# Up to this many classes the top ones are those of a prediction of all of them.
 EVERY_CLASS = 256
 
 

@@ -15,11 +15,11 @@ from bayescope.latent import DrawsLatent, GaussianLatent, Latent, MixtureLatent
 from bayescope.network.inputs import leaves
 from bayescope.quadrature import normal_nodes
 
-# Up to so many directions of uncertainty have a pair of nodes each; more are covered by as many random signs.
+# Up to this many directions of uncertainty have a pair of nodes each; more are covered by as many random signs.
 MOST_DIRECTIONS = 128
 # Nodes of a function that bends: at least so many.
 BENT_NODES = 64
-# Draws of f, where it is given by draws: so many describe what is missing.
+# Draws of f, where it is given by draws: this many describe what is missing.
 FEWEST_DRAWS = 256
 # Numbers in the inputs of all nodes that are predicted at once.
 NODE_NUMBERS = 2**20

@@ -15,7 +15,7 @@ from torch import Tensor
 from bayescope.precision.precision import Precision
 from bayescope.tape import Tape
 
-# So many terms are summed in the dtype of the passes before the sum goes to float64: for a factor of 785² the
+# This many terms are summed in the dtype of the passes before the sum goes to float64: for a factor of 785² the
 # conversion of each term would take a third of the time of a batch.
 STAGED = 8
 

@@ -18,7 +18,7 @@ from bayescope.storage import stored
 from bayescope.tape import Tape
 from bayescope.tape.gram import add_gram, mirrored
 
-# So many columns of L⁻¹ are there at once where nothing but their lengths is asked for.
+# This many columns of L⁻¹ are there at once where nothing but their lengths is asked for.
 COLUMNS = 128
 
 

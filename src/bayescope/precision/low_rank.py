@@ -37,7 +37,7 @@ CUTOFF_BLOCK = 32
 SETTLED = {True: 1e-5, False: 1e-3}
 # What is below this share of the largest eigenvalue is rounding: there the curvature has no rank left.
 ROUNDING = 1e-12
-# The basis is cut down to its leading Ritz vectors when it holds so many blocks.
+# The basis is cut down to its leading Ritz vectors when it holds this many blocks.
 BLOCKS = 8
 PASSES = 100
 

@@ -49,7 +49,7 @@ NAMES = {"conjugate": "exact (conjugate)"}
 PACKAGES = ("bayescope", "torch", "numpy", "scikit-learn")
 STEPS = ("predictions", "scores", "calibration", "effects", "single rows", "other posteriors")
 REFERENCES = ("auto", "nuts")
-# NUTS reads the table some 10⁵ times: so many numbers in it and the comparison stays under a minute on one core.
+# NUTS reads the table some 10⁵ times: this many numbers in it and the comparison stays under a minute on one core.
 MOST_NUMBERS = 100_000
 # Draws of the sampler: half its default, which knows a standard deviation to about 3 %.
 DRAWS = 500

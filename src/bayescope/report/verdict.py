@@ -16,7 +16,7 @@ EXACT = 0.0005
 # A calibrated model with errors up to this leaves hardly any room to see that another one is not.
 BLUNT = 0.10
 FEW = 50
-# Wrong rows below which it is chance where they lie: of so many the association has a standard error near 0.1.
+# Wrong rows below which it is chance where they lie: of this many the association has a standard error near 0.1.
 FEW_WRONG = 10
 # What is known of a method before any row is seen.
 OF_METHODS = {

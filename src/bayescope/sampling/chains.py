@@ -84,7 +84,7 @@ class DrawPlan:
         return self.length * (self.cycles or 1)
 
     def reads(self, epoch: int) -> bool:
-        """Whether the chains are read after so many epochs."""
+        """Whether the chains are read after this many epochs."""
         beyond = (epoch - 1) % self.length + 1 - self.burn_in
         return beyond > 0 and beyond % self.thin == 0
 
@@ -214,7 +214,7 @@ class StepSizes:
     quiet: int = 0
 
     def at(self, step: int) -> tuple[float, bool]:
-        """The step size after so many steps, and whether there is noise."""
+        """The step size after this many steps, and whether there is noise."""
         if not self.cycle:
             return self.lr, True
         place = step % self.cycle

@@ -76,7 +76,7 @@ def prediction_diagnosis(
 
 
 def diagnosed_rows(inputs: Any, most: int = DIAGNOSED_ROWS) -> Any:
-    """At most so many of the rows of checked inputs, evenly spaced."""
+    """At most this many of the rows of checked inputs, evenly spaced."""
     rows = count_rows(inputs)
     if rows <= most:
         return inputs

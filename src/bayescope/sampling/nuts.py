@@ -89,7 +89,7 @@ def nuts(
         target_accept: the acceptance rate that the step size aims at; nearer to 1 for fewer divergences.
         max_depth: a draw takes at most 2^max_depth − 1 gradients. Fewer than trajectories need to turn back make a
             random walk of them: valid, and slower to mix.
-        thin: one draw in so many is kept, for networks whose predictions take long.
+        thin: one draw in this many is kept, for networks whose predictions take long.
         start: "prior", the default: each chain starts at a draw from the prior, so that agreement of the chains says
             something; "model": near the module's own weights, such as those of a MAP fit; or an array of shape
             (chains, P).

@@ -78,7 +78,7 @@ class Collection:
         return cls(before, None if isinstance(collect, str) else checks.count("collect", collect), length * cyclic or 1)
 
     def planned(self, epochs: int) -> int | None:
-        """How many snapshots so many epochs give; ``None`` where it depends on the steps of an epoch."""
+        """How many snapshots this many epochs give; ``None`` where it depends on the steps of an epoch."""
         return None if self.steps is not None else (epochs - self.burn_in) // self.cycle
 
     def factor(self, epoch: int) -> float:
@@ -371,7 +371,7 @@ class Trajectory(nn.Module):
         return cast(Tensor, self.average)[self._places]
 
     def stepped(self, every: int) -> None:
-        """Hears of a step of the optimiser; takes a snapshot after every so many."""
+        """Hears of a step of the optimiser; takes a snapshot after every this many."""
         steps = cast(Tensor, self.steps).add_(1)
         if int(steps) % every == 0:
             self.snapshot()

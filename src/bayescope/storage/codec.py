@@ -28,8 +28,8 @@ DEEPEST = 40
 MOST_AXES = 64
 # Of the state of NumPy's Mersenne Twister.
 WORDS = 624
-# What objects are made of may take this many bytes, and so many for each byte of the file. An object that others share
-# counts wherever they use it, because each of them may copy it: so a small file cannot make many large objects.
+# What objects are made of may take this many bytes, and this many for each byte of the file. An object that others
+# share counts wherever they use it, because each of them may copy it: so a small file cannot make many large objects.
 FREE_BYTES, BYTES_A_BYTE = 2**23, 32
 # What a plain value or a list counts, an object or layer, and a random state, which takes as long to make as these.
 NODE_BYTES, OBJECT_BYTES, STATE_BYTES = 4, 512, 2**16
@@ -320,7 +320,7 @@ def _named(value: Any) -> str:
 
 def _mapping(pairs: list[Any]) -> dict[Any, Any]:
     if not all(_is_key(key) for key, _ in pairs):
-        raise MalformedError("a key is none")
+        raise MalformedError("a key is malformed")
     found = dict(pairs)
     if len(found) < len(pairs):
         raise MalformedError("a key stands twice")
@@ -350,13 +350,13 @@ _TORCH_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in NAMES}
 
 def _size(sizes: Any, _reader: Reader) -> torch.Size:
     if not all(type(size) is int and 0 <= size < 2**62 for size in of(sizes, list)):
-        raise MalformedError("a shape is none")
+        raise MalformedError("a shape is malformed")
     return torch.Size(sizes)
 
 
 def _slice(ends: Any, _reader: Reader) -> slice:
     if len(of(ends, list)) != 3 or not all(each is None or type(each) is int for each in ends):
-        raise MalformedError("a slice is none")
+        raise MalformedError("a slice is malformed")
     return slice(*ends)
 
 
@@ -421,7 +421,7 @@ def _scalar(parts: Any, _reader: Reader) -> Any:
     name, plain = of(parts, list)
     dtype = _dtype(name)
     if type(plain) is not _SCALARS.get(dtype.kind):
-        raise MalformedError("a scalar is none")
+        raise MalformedError("a scalar is malformed")
     return np.array(plain).view(dtype)[()] if dtype.kind in "Mm" else dtype.type(plain)
 
 
@@ -453,7 +453,7 @@ def _of_cells(reader: Reader, dtype: np.dtype[Any], sizes: list[Any], cells: lis
     if dtype.kind == "U":
         longest = dtype.itemsize // 4
         if not all(isinstance(cell, str) and len(cell) <= longest for cell in cells):
-            raise MalformedError("an array of text is none")
+            raise MalformedError("an array of text is malformed")
         return np.array(cells, dtype=dtype).reshape(sizes)
     array = np.empty(len(cells), dtype=object)
     for place, cell in enumerate(cells):
@@ -475,7 +475,7 @@ def _state(parts: Any, reader: Reader) -> np.random.RandomState:
     # NumPy reads the key at the position without a look at its length.
     whole = isinstance(key, np.ndarray) and key.dtype == np.uint32 and key.shape == (WORDS,)
     if not whole or type(position) is not int or not 0 <= position <= WORDS or type(gauss) is not float:
-        raise MalformedError("a random state is none")
+        raise MalformedError("a random state is malformed")
     reader.take(STATE_BYTES)
     made = np.random.RandomState()
     state = {"key": key, "pos": position}

@@ -81,7 +81,7 @@ def save(value: Any, path: str | Path, *, summary: str = "", metadata: Mapping[s
     Raises:
         UnsupportedError: if a part cannot be stored without code; the message has the path to it.
         InputError: if the file cannot be written, or a number in the metadata is not finite.
-        InputTypeError: if the path is none, or the metadata are of another type.
+        InputTypeError: if the path is not one, or the metadata are of another type.
     """
     place, writer, kind = _place(path), Writer(), name_of(value)
     manifest: dict[str, Any] = {
@@ -131,7 +131,7 @@ def load(path: str | Path, *, model: nn.Module | None = None) -> Any:
     Raises:
         FileError: if there is no such file, or it is truncated, altered, or of a version that cannot be read.
         InputError: if the file needs a model and there is none, or another one.
-        InputTypeError: if the path is none.
+        InputTypeError: if the path is not one.
     """
     return load_with_manifest(path, model=model)[0]
 

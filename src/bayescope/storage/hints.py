@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 
-# Of longer lists and mappings only so many entries are looked at, the first ones.
+# Of longer lists and mappings only this many entries are looked at, the first ones.
 MOST = 1000
 
 _EXACTLY = (tuple, list, dict)

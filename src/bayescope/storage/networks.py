@@ -275,7 +275,7 @@ def _made(name: str, parts: Any, _reader: Reader) -> nn.Module:
         if key in names:
             continue
         if child is not None and not isinstance(child, nn.Module):
-            raise MalformedError("a layer in a layer is none")
+            raise MalformedError("a layer in a layer is malformed")
         if key in made._modules and key not in LAYERS[name].children:
             raise MalformedError("a layer stands in the place of another")
         made.add_module(key, child)
@@ -374,7 +374,7 @@ def _custom(parts: Any, reader: Reader) -> nn.Module:
     for place, part in inserted.items():
         owner, _, hook = place.rpartition(".")
         if hook not in _HOOKS or owner not in layers or not isinstance(part, nn.Module):
-            raise MalformedError("a layer was put into a network where there is none")
+            raise MalformedError("a layer was put into a network where there is malformed")
         layers[owner].add_module(hook, part)
         layers[owner].register_forward_pre_hook(_HOOKS[hook], with_kwargs=True)
     for place, flag in of(training, dict).items():

@@ -280,7 +280,7 @@ def _spline(parts: Any, _reader: Reader) -> BSpline:
     knots, coefficients, degree, axis = parts["t"], parts["c"], parts["k"], parts["axis"]
     whole = isinstance(knots, np.ndarray) and isinstance(coefficients, np.ndarray) and type(degree) is int
     if not whole or not 0 <= degree <= 100 or type(axis) is not int:
-        raise MalformedError("a spline is none")
+        raise MalformedError("a spline is malformed")
     return BSpline(knots, coefficients, degree, extrapolate=parts["extrapolate"], axis=axis)
 
 

@@ -140,7 +140,7 @@ class NumberCoder:
 
 
 def _first_of_groups(ranks: np.ndarray, groups: int) -> np.ndarray:
-    """The smallest rank of each of so many groups of like size: equal numbers stay together."""
+    """The smallest rank of each of this many groups of like size: equal numbers stay together."""
     counts = np.bincount(ranks)
     if len(counts) <= groups:
         return np.arange(len(counts))

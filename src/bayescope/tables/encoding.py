@@ -22,7 +22,7 @@ NO_LEVEL = -1
 BINS = 30
 # The largest number that a model is given: its square is still far inside float32.
 LARGEST = 1e15
-# The mean of a label counts so many rows of the overall mean beside its own.
+# The mean of a label counts this many rows of the overall mean beside its own.
 PRIOR_ROWS = 10.0
 # Each row is encoded by the targets of the other parts.
 FOLDS = 5

@@ -21,11 +21,11 @@ EncodingName = Literal["one_hot", "ordinal", "target"]
 
 # Rows whose sums are taken at a time: their numbers stay in a processor's cache.
 SUMMED_ROWS = 4096
-# So many outputs have all their covariances kept, in 8 MiB; more have variances alone.
+# This many outputs have all their covariances kept, in 8 MiB; more have variances alone.
 MOST_SPREAD = 1024
-# So many rows tell the spread to a few thousandths.
+# This many rows tell the spread to a few thousandths.
 SPREAD_ROWS = 100_000
-# So many columns are named in a summary.
+# This many columns are named in a summary.
 NAMED = 8
 
 UNITS = {

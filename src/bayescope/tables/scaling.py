@@ -18,7 +18,7 @@ OUTER = 0.05
 
 
 def scale_of(mean: ArrayLike, variance: ArrayLike, size: ArrayLike) -> np.ndarray:
-    """The standard deviations of so many numbers, 1 where rounding alone leaves a variance of a constant column.
+    """The standard deviations of this many numbers, 1 where rounding alone leaves a variance of a constant column.
 
     Chan, Golub & LeVeque (1983) bound what rounding leaves.
     """
@@ -52,7 +52,7 @@ class Standard:
 
     @classmethod
     def of(cls, mean: float, variance: float, size: int) -> Standard:
-        """From the mean and variance of so many numbers."""
+        """From the mean and variance of this many numbers."""
         return cls(mean, float(scale_of(mean, variance, size)))
 
     def forward(self, x: np.ndarray) -> np.ndarray:

@@ -10,11 +10,11 @@ import pandas as pd
 from bayescope.errors import BayescopeWarning, InputError, warn
 from bayescope.tables.columns import Column
 
-# A column of text is suspect where so large a share of at least so many different labels are numbers.
+# A column of text is suspect where so large a share of at least this many different labels are numbers.
 SHARE, LABELS = 0.9, 10
 # Labels that hardly ever recur tell rows apart, and nothing of the target: a share of different ones, among so many.
 UNIQUE, ENOUGH = 0.5, 30
-# So many labels are shown in a message.
+# This many labels are shown in a message.
 SHOWN = 3
 
 
@@ -34,7 +34,7 @@ def warn_of_numbers(columns: Sequence[Column]) -> None:
 
 
 def hardly_recur(different: int, rows: int) -> bool:
-    """Whether so many different labels in so many rows tell rows apart, as names and numbers of records do."""
+    """Whether this many different labels in this many rows tell rows apart, as names and numbers of records do."""
     return different >= ENOUGH and different > UNIQUE * rows
 
 
@@ -55,7 +55,7 @@ def refuse_names_of_rows(columns: Sequence[Column]) -> None:
 
 
 def refuse_labels_of_rows(name: str, labels: Sequence[object], rows: int) -> None:
-    """Refuses the different labels of a column of text, in so many rows, that hardly ever recur.
+    """Refuses the different labels of a column of text, in this many rows, that hardly ever recur.
 
     Raises:
         InputError: if they do not, unless most of them are numbers.

@@ -33,7 +33,7 @@ def block_bytes() -> int:
 
 @contextmanager
 def block_limit(limit: int) -> Iterator[None]:
-    """Inside, a block of rows takes at most so many bytes, or is a single row: less memory, and more time."""
+    """Inside, a block of rows takes at most this many bytes, or is a single row: less memory, and more time."""
     token = _block_bytes.set(limit)
     try:
         yield

@@ -24,7 +24,7 @@ from bayescope.training.facts import of_seed, of_start
 
 # The share of a run's time that writing checkpoints may take.
 SHARE = 0.05
-# Values of so many characters are quoted as a whole.
+# Values of this many characters are quoted as a whole.
 SHORT = 80
 # Arguments that a run may go on with other values of: how long it is, and what the result does not depend on; and those
 # that other facts tell of, the data, the network and the seed.

@@ -26,7 +26,7 @@ STILL = 3
 FIRST_STEPS, MOST_CYCLES = 100, 7
 # Cycles before an end, so that a plateau at the start is left.
 FEWEST_CYCLES = 5
-# By this factor the step size rises for the next cycle, so many times, as long as no cycle loses anything, and falls
+# By this factor the step size rises for the next cycle, this many times, as long as no cycle loses anything, and falls
 # after one that has, which happens so often at most.
 RISE, RISES, FALL, FALLS = 3.0, 3, 4.0, 6
 # The share of a cycle, its last epochs, whose mean loss it is judged by: the step size is below 15 % of its first.

@@ -16,7 +16,7 @@ EVALUATIONS, MEMORY = 20, 20
 FALL, SLOPE = 1e-4, 0.9
 # The least share of an interval that a search goes to by the parabola through both slopes; it halves it at least.
 LEAST_SHARE = 1e-4
-# Sums over rows are exact to so many roundings of their values.
+# Sums over rows are exact to this many roundings of their values.
 ROUNDINGS = 8.0
 # The slope along a direction whose length the memory has set is about twice what is left to gain. With residuals r and
 # a column x of the inputs, the gradient Σ r x is rounded by eps ‖r‖ ‖x‖ (Cauchy-Schwarz), and a gradient of that size

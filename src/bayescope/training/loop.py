@@ -38,7 +38,7 @@ from bayescope.training.watch import Watch
 PATIENCE_SECONDS = 2.0
 REFRESH_SECONDS = 0.1
 # A training of a given number of epochs, `TOLD` at least, is at rest where its second half has lowered the loss, a mean
-# over a quarter of the epochs, by at most so many nats and nats a row, or by so many standard errors.
+# over a quarter of the epochs, by at most this many nats and nats a row, or by this many standard errors.
 REST, REST_A_ROW, ERRORS, TOLD = 1.0, 3e-2, 3.0, 8
 # Why a training ended, where it did before its last epoch.
 STOPPED, CONVERGED = "no better validation", "convergence"

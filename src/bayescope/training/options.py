@@ -70,7 +70,7 @@ class TrainingOptions:
             ``torch.optim.lr_scheduler``; it steps once an epoch.
         batch_size: the most rows of a minibatch; ``None`` for 128, and all rows for "lbfgs". Batches of a loader stay.
         validation: data that are not trained on. The weights with their best likelihood are returned.
-        patience: so many epochs without a better validation end the training.
+        patience: this many epochs without a better validation end the training.
         checkpoint: a file that the state is saved to, and that a later call with the same arguments goes on from, to
             the same numbers as one that was never stopped. A file of a run with another argument is refused: other
             data (of a loader, in any order), another model or other first weights, another option or seed. What may

@@ -40,7 +40,7 @@ class Watch(Protocol):
     """Judges the weights after each epoch."""
 
     def judge(self, epoch: int) -> Verdict:
-        """The verdict on the weights after so many epochs."""
+        """The verdict on the weights after this many epochs."""
 
     def facts(self) -> dict[str, Any]:
         """What a run that goes on from a checkpoint has to have in common with it."""
@@ -79,7 +79,7 @@ class Validation:
     Args:
         losses: reads these rows: for each block of them the inputs, and −Σ log p(y∣f) of each network.
         rows: the validation rows.
-        patience: so many epochs without a better one end the training; ``None`` for never.
+        patience: this many epochs without a better one end the training; ``None`` for never.
         stack: the networks, if there are several.
 
     Attributes:

@@ -27,8 +27,8 @@ from bayescope.training.loop import random_states
 from bayescope.training.minibatches import Minibatches
 from bayescope.training.sharing import own_source
 
-# So many draws at a time, and no fewer in all, until the standard error, which errs itself, has been this small twice
-# running, or there are so many of them, or so many rows have been read.
+# This many draws at a time, and no fewer in all, until the standard error, which errs itself, has been this small twice
+# running, or there are so many of them, or this many rows have been read.
 ROUND, FEWEST_DRAWS, MOST_DRAWS = 16, 128, 1024
 ACCURATE = 0.01
 ROWS_READ = 2**20
@@ -99,7 +99,7 @@ def bound(kinds: Iterable[Draws], rows: Minibatches, kl: Tensor, most: int) -> B
         kinds: ways to draw Σ log p(y∣f); the one with the least noise in its first draws goes on.
         rows: the data.
         kl: KL(q∥p).
-        most: so many draws are enough, whatever the standard error.
+        most: this many draws are enough, whatever the standard error.
 
     Returns:
         The bound, or ``None`` if Ctrl-C came before the first draws.

@@ -52,7 +52,7 @@ class NegativeBound:
         gradients: how the gradient is estimated.
         rows: N.
         kl_weight: w.
-        warmup: over so many epochs the weight rises to w, in equal steps.
+        warmup: over this many epochs the weight rises to w, in equal steps.
         hold: whether what is not random stays as it is: other parameters, entries that a mask leaves out, and the
             statistics of batch norms. Else it is trained too.
     """

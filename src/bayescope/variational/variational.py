@@ -58,7 +58,7 @@ def predictive_validation(
         family: how they scatter around the module's.
         rows: the validation rows.
         objective: has the likelihood.
-        patience: so many epochs without a better one end the training; ``None`` for never.
+        patience: this many epochs without a better one end the training; ``None`` for never.
 
     Raises:
         InputError: if the patience is no positive whole number.
@@ -347,7 +347,7 @@ def variational(
             ``lr`` (0.1 with "ivon"), ``optimizer``, ``schedule``, ``batch_size``, ``validation`` (judged by the
             predictions of q), ``patience``, ``checkpoint``, ``generator`` and ``progress``. The optimiser may also be
             "ivon", natural gradients for mean field (Shen et al. 2024), where all that is trained is random. With
-            ``warmup``, fewer epochs than all, the KL term's weight rises to w over so many epochs.
+            ``warmup``, fewer epochs than all, the KL term's weight rises to w over this many epochs.
 
     Returns:
         A Gaussian posterior that predicts by sampling weights unless `predict` asks for "linearized". ``.model`` is the
