@@ -6,6 +6,7 @@ import copy
 import functools
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +36,7 @@ from bayescope.laplace import (
     tune_prior,
 )
 from bayescope.likelihoods import Categorical, Gaussian
+from bayescope.network import ReadingLimits
 from bayescope.network.batches import Batches
 from bayescope.network.fingerprint import Fingerprint
 from bayescope.network.model import NetworkModel
@@ -343,10 +345,11 @@ def test_the_comparison_reads_few_derivatives(outputs: int, positions: int, monk
         largest[0] = max(largest[0], len(seeds))
         return tape(self, seeds)
 
-    monkeypatch.setattr("bayescope.network.positions.COTANGENTS", 16)
-    monkeypatch.setattr("bayescope.network.positions.VARIANCE_BYTES", 0)
+    function = q.fit.function  # type: ignore[union-attr]
+    network = replace(function.network, limits=ReadingLimits(cotangents=16, variance_bytes=0))
+    fit = replace(q.fit, function=replace(function, network=network))  # type: ignore[type-var]
     monkeypatch.setattr(Recording, "tape", counted)
-    found = compared(q, q.fit, Limits(cotangents=30, least=4, places=5))  # type: ignore[arg-type]
+    found = compared(q, fit, Limits(cotangents=30, least=4, places=5))  # type: ignore[arg-type]
     assert found is not None
     assert found.observations >= 4
     assert read[0] <= max(30, 4 * outputs)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -12,8 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from bayescope.errors import InputError, InputTypeError, OptionError
-from bayescope.network import Network
-from bayescope.network import network as network_module
+from bayescope.network import Network, ReadingLimits
 from bayescope.precision import DiagonalPrecision
 from bayescope.tape import block_limit
 from tests.network.networks import Function, assert_exact, built, jacobian, numbers
@@ -262,10 +261,9 @@ def test_callers_may_have_turned_gradients_off(context: Callable[[], Any], name:
 
 @pytest.mark.parametrize("name", ["mlp", "mlp on tokens", "cnn", "residual"])
 @pytest.mark.parametrize("mixed", [False, True], ids=["float32", "autocast"])
-def test_single_precision_and_autocast(name: str, mixed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bayescope.network.recording.FEW_WEIGHTS", 0)
+def test_single_precision_and_autocast(name: str, mixed: bool) -> None:
     make, inputs = NETWORKS[name]
-    module = built(make)
+    module = built(lambda: Spare(make(), 20_000))  # the products of few weights are in float64
     want = jacobian(module, inputs, tuple(name for name, _ in module.named_parameters()))
     module.float()
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
@@ -295,12 +293,9 @@ def test_weights_are_read_as_they_are_at_the_time() -> None:
 
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("piece", [1, 10**9])
-def test_the_latent_covariance_is_the_sandwich_however_few_rows_are_read_at_once(
-    name: str, piece: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(network_module, "PIECE_BYTES", piece)
+def test_the_latent_covariance_is_the_sandwich_however_few_rows_are_read_at_once(name: str, piece: int) -> None:
     make, inputs = NETWORKS[name]
-    network = Network.trace(built(make), inputs)
+    network = replace(Network.trace(built(make), inputs), limits=ReadingLimits(piece_bytes=piece))
     precision = DiagonalPrecision(1.0 + torch.arange(network.dim, dtype=torch.float64))
     j = network.tape(inputs).jacobian(slice(None))
     j = j.reshape(*network.record(inputs).outputs.shape, -1)  # each position of dense outputs by itself
@@ -321,10 +316,12 @@ class Standardised(nn.Module):
         return x @ (self.weight / self.weight.std(1, keepdim=True)).T
 
 
-class Unused(nn.Module):
-    def __init__(self, inputs: int, outputs: int) -> None:
+class Spare(nn.Module):
+    """A network with weights that nothing depends on."""
+
+    def __init__(self, used: nn.Module, spare: int) -> None:
         super().__init__()
-        self.used, self.spare = nn.Linear(4, 3), nn.Linear(inputs, outputs)
+        self.used, self.spare = used, nn.Linear(spare, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.used(x)
@@ -346,7 +343,7 @@ class Largest(TorchDispatchMode):
 
 
 def test_weights_that_nothing_depends_on_take_no_memory() -> None:
-    network = Network.trace(built(lambda: Unused(60, 50)), numbers(40, 4))
+    network = Network.trace(built(lambda: Spare(nn.Linear(4, 3), 3000)), numbers(40, 4))
     precision = DiagonalPrecision(torch.full((network.dim,), 2.0, dtype=torch.float64))
     recording = network.record(numbers(40, 4))
     with Largest() as written:

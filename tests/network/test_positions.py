@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from bayescope.network import Network, positions
+from bayescope.network import Network, ReadingLimits, positions
 from bayescope.precision import DiagonalPrecision
 from tests.network.networks import Function, built, generator, jacobian, numbers
 from tests.network.test_network import Largest
@@ -60,11 +61,10 @@ def reference(module: nn.Module, inputs: Tensor, network: Network) -> Tensor:
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("weights", ["all", "last_layer", "*.bias"])
 @pytest.mark.parametrize("most", [1, 32, 10**6])
-def test_each_position_by_itself(name: str, weights: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(positions, "COTANGENTS", most)
+def test_each_position_by_itself(name: str, weights: str, most: int) -> None:
     make, inputs = NETWORKS[name]
     module = built(make)
-    network = Network.trace(module, inputs, weights)
+    network = replace(Network.trace(module, inputs, weights), limits=ReadingLimits(cotangents=most))
     precision = DiagonalPrecision(1.0 + torch.arange(network.dim, dtype=torch.float64))
     j, v = reference(module, inputs, network), numbers(3, network.dim)
     want = torch.einsum("...cp,...dp->...cd", j / precision.diagonal(), j)
@@ -91,13 +91,10 @@ def test_each_position_by_itself(name: str, weights: str, most: int, monkeypatch
         ("tokens", ["table.weight"], False),
     ],
 )  # fmt: skip
-def test_positions_that_share_nothing_but_weights_are_rows(
-    name: str, weights: Any, apart: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(positions, "COTANGENTS", 1)
+def test_positions_that_share_nothing_but_weights_are_rows(name: str, weights: Any, apart: bool) -> None:
     make, inputs = NETWORKS[name]
     recording = Network.trace(built(make), inputs, weights).record(inputs)
-    tapes = list(positions._rows_apart(recording))
+    tapes = list(positions._rows_apart(recording, cotangents=1))
     count = recording.rows * recording.outputs.shape[1:-1].numel()
     assert sum(tape.rows for tape in tapes) == (count if apart else 0)
 
@@ -129,9 +126,7 @@ def test_nothing_holds_two_chunks_of_positions() -> None:
 
 @pytest.mark.parametrize("chosen", [False, True])
 @pytest.mark.parametrize("chunk", [1, 2, 3])
-def test_outputs_in_chunks_have_the_covariance_of_all(
-    chunk: int, chosen: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outputs_in_chunks_have_the_covariance_of_all(chunk: int, chosen: bool) -> None:
     """Whole networks of many classes: cotangents travel some at a time, and pairs of chunks give what is between."""
     module = built(lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 5)))
     x = numbers(6, 3)
@@ -140,23 +135,19 @@ def test_outputs_in_chunks_have_the_covariance_of_all(
     classes = torch.arange(24).reshape(6, 4) % 5 if chosen else None
     wanted = [ask(x, precision, classes) for ask in (network.latent_covariance, network.latent_variance)]
     each = network.record(x).cotangent_bytes
-    monkeypatch.setattr(positions, "COTANGENT_BYTES", 2 * chunk * each)
-    monkeypatch.setattr(positions, "COTANGENTS", chunk)
-    monkeypatch.setattr(positions, "VARIANCE_BYTES", 0)
-    monkeypatch.setattr("bayescope.network.network.PIECE_BYTES", 2**40)
+    limits = ReadingLimits(chunk, cotangent_bytes=2 * chunk * each, variance_bytes=0, piece_bytes=2**40)
+    network = replace(network, limits=limits)
     found = [ask(x, precision, classes) for ask in (network.latent_covariance, network.latent_variance)]
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("dense", [False, True])
-def test_variances_of_very_many_outputs_hold_few_cotangents(dense: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(positions, "COTANGENTS", 8)
-    monkeypatch.setattr(positions, "VARIANCE_BYTES", 0)
+def test_variances_of_very_many_outputs_hold_few_cotangents(dense: bool) -> None:
     outputs = 1500
     module = built(lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, outputs)))
     x = numbers(2, 6, 3) if dense else numbers(2, 3)
-    network = Network.trace(module, x, "0.*")
+    network = replace(Network.trace(module, x, "0.*"), limits=ReadingLimits(cotangents=8, variance_bytes=0))
     precision = DiagonalPrecision(torch.ones(network.dim, dtype=torch.float64))
     places = torch.tensor([4, 1]) if dense else None
     with Largest() as written:

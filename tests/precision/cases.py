@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bayescope.precision import (
     BlockPrecision,
@@ -20,6 +22,18 @@ from bayescope.precision import (
 from bayescope.tape import DenseTape, JoinedTape, LookupTape, OuterTape, Tape
 
 Shape = tuple[int, int, int]
+
+
+class Calls(TorchDispatchMode):
+    """How many operations of torch run inside whose name contains a word, such as "eigh"."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__()
+        self.word, self.count = word, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += self.word in func.__name__
+        return func(*args, **(kwargs or {}))
 
 
 def seeded(seed: int) -> torch.Generator:

@@ -34,8 +34,8 @@ from bayescope.network.batches import Batches
 from bayescope.network.forward import reading
 from bayescope.network.guard import check_readable
 from bayescope.network.inputs import count_rows, map_tensors, take_rows, tensors
-from bayescope.network.network import PIECE_BYTES, Network
-from bayescope.network.positions import COTANGENT_BYTES, COTANGENTS, HEAD_COPIES
+from bayescope.network.network import Network
+from bayescope.network.positions import HEAD_COPIES
 from bayescope.network.trace import PROBES
 from bayescope.network.weights import LargestVariance, largest_magnitude
 from bayescope.network.wrappers import unwrapped
@@ -543,13 +543,15 @@ class Footprint:
         dense), are turned into the structure's basis.
         """
         positions = self.outputs // self.classes
-        together = self.classes * max(1, min(positions, COTANGENTS // self.classes))
+        limits = self.network.limits
+        together = self.classes * max(1, min(positions, limits.cotangents // self.classes))
         each = self.itemsize * (self.outputs + sum(self.cotangents) + sum(self.computed))
-        together = together if self.network.head or positions > 1 else min(together, max(1, COTANGENT_BYTES // each))
+        if not self.network.head and positions == 1:
+            together = min(together, max(1, limits.cotangent_bytes // each))
         pulled = 0 if self.network.head else together  # at a last layer the cotangents are the same for all rows
         turned = structure.rotates * self._widest(pulled)
         seeded = pulled * (sum(self.cotangents) + sum(self.computed))
-        rows = max(1, min(self.rows, PIECE_BYTES // max(1, seeded * self.itemsize)))
+        rows = max(1, min(self.rows, limits.piece_bytes // max(1, seeded * self.itemsize)))
         reading = self.held + pulled * self.per_cotangent
         worked = rows * (reading + self.itemsize * (turned + COPIES * together**2))
         row = self.itemsize * self._widest(pulled)  # unfolded inputs, or U itself, a block of rows at a time

@@ -15,6 +15,7 @@ from bayescope.network.inputs import (
 )
 from bayescope.network.model import NetworkModel
 from bayescope.network.network import Network
+from bayescope.network.positions import ReadingLimits
 from bayescope.network.priors import network_prior, prior_diagonal
 from bayescope.network.random_weights import RandomWeights, passes_at
 from bayescope.network.recording import PartInfo, Recording
@@ -32,6 +33,7 @@ __all__ = [
     "NetworkModel",
     "PartInfo",
     "RandomWeights",
+    "ReadingLimits",
     "Recording",
     "Weights",
     "call",

@@ -14,7 +14,16 @@ from bayescope.errors import InputError
 from bayescope.network.draws import push_forward
 from bayescope.network.forward import reading
 from bayescope.network.inputs import Inputs, count_rows, placed, take_rows
-from bayescope.network.positions import HEAD_COPIES, Question, answer, by_cotangent, by_pair, chunk_size
+from bayescope.network.positions import (
+    DEFAULT_LIMITS,
+    HEAD_COPIES,
+    Question,
+    ReadingLimits,
+    answer,
+    by_cotangent,
+    by_pair,
+    chunk_size,
+)
 from bayescope.network.recording import PartInfo, Recording, Treatment
 from bayescope.network.trace import rounding, trace
 from bayescope.network.weights import Weights
@@ -22,8 +31,6 @@ from bayescope.precision import Precision
 from bayescope.tape import JoinedTape
 from bayescope.tape.tape import row_blocks
 
-# The cotangents of all layers that are there together: rows are read in pieces, so that a deeper network takes no more.
-PIECE_BYTES = 8 * 2**20
 # A last layer needs no cotangents: at most this many rows are read at once, and as many as take this many bytes.
 HEAD_ROWS = 1024
 HEAD_BYTES = 128 * 2**20
@@ -37,10 +44,12 @@ class Network:
     Attributes:
         module: the module, read in eval mode and left as found.
         treatment: its random weights, and how they are read.
+        limits: how much of its rows, positions and outputs is read at once.
     """
 
     module: nn.Module
     treatment: Treatment
+    limits: ReadingLimits = DEFAULT_LIMITS
 
     @classmethod
     def trace(cls, module: nn.Module, inputs: Inputs, weights: Any = "all") -> Network:
@@ -194,7 +203,7 @@ class Network:
             some = (
                 self.record(placed(take_rows(inputs, rows), self.module)) if recordings is None else recordings[piece]
             )
-            found.append(answer(some, question, _some(classes, rows), places))
+            found.append(answer(some, question, _some(classes, rows), places, self.limits))
         return torch.cat(found)
 
     @property
@@ -212,9 +221,10 @@ class Network:
         if self.head:
             return row_blocks(rows, 1, self.head_rows)
         outputs = self.treatment.outputs
-        together = self.treatment.row_numbers * chunk_size(outputs) // max(1, outputs[:-1].numel())
+        chunk = chunk_size(outputs, self.limits.cotangents)
+        together = self.treatment.row_numbers * chunk // max(1, outputs[:-1].numel())
         size = next(self.module.parameters()).element_size()
-        return row_blocks(rows, together * size, PIECE_BYTES)
+        return row_blocks(rows, together * size, self.limits.piece_bytes)
 
 
 def _some(classes: Tensor | None, rows: slice) -> Tensor | None:

@@ -7,8 +7,9 @@ have T C cotangents, and their joint covariance (T C)² numbers a row.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import combinations_with_replacement
-from typing import NamedTuple, cast
+from typing import NamedTuple, cast, final
 
 import torch
 from torch import Tensor
@@ -17,14 +18,31 @@ from bayescope.network.recording import Recording
 from bayescope.tape import ClassTape, JoinedTape, OuterTape, StreamedTape
 from bayescope.tape.tape import row_blocks
 
-# The most cotangents that a chunk of several positions has: the products between its positions are thrown away.
-COTANGENTS = 64
-# The cotangents of all layers that are there together: outputs of a row are asked for in chunks where they take more.
-COTANGENT_BYTES = 2**30
-# Variances of very many outputs are asked for as many at a time as take so much, and at least `COTANGENTS` of them.
-VARIANCE_BYTES = 2**20
 # At a last layer: the answers, and what they are made of, at this many copies of an output each.
 HEAD_COPIES = 4
+
+
+@final
+@dataclass(frozen=True)
+class ReadingLimits:
+    """How much of a network's rows, positions and outputs is read at once.
+
+    Attributes:
+        cotangents: the most that a chunk of several positions has: the products between its positions are discarded.
+        cotangent_bytes: the cotangents of all layers together. A row whose cotangents take more is read by chunks of
+            its outputs.
+        variance_bytes: the cotangents of a chunk, where variances of very many outputs are asked for. A chunk has at
+            least ``cotangents`` of them.
+        piece_bytes: the cotangents of all layers and rows together: a deeper network is read in pieces of fewer rows.
+    """
+
+    cotangents: int = 64
+    cotangent_bytes: int = 2**30
+    variance_bytes: int = 2**20
+    piece_bytes: int = 8 * 2**20
+
+
+DEFAULT_LIMITS = ReadingLimits()
 
 
 class Question(NamedTuple):
@@ -50,13 +68,17 @@ def by_pair(answer: Tensor, positions: int) -> Tensor:
     return pairs.diagonal(dim1=1, dim2=3).movedim(-1, 1)
 
 
-def chunk_size(outputs: torch.Size) -> int:
+def chunk_size(outputs: torch.Size, cotangents: int) -> int:
     """How many positions have their cotangents together, for outputs (*positions, C) of a row."""
-    return max(1, min(outputs[:-1].numel(), COTANGENTS // max(1, outputs[-1])))
+    return max(1, min(outputs[:-1].numel(), cotangents // max(1, outputs[-1])))
 
 
 def answer(
-    recording: Recording, question: Question, classes: Tensor | None = None, places: Tensor | None = None
+    recording: Recording,
+    question: Question,
+    classes: Tensor | None = None,
+    places: Tensor | None = None,
+    limits: ReadingLimits = DEFAULT_LIMITS,
 ) -> Tensor:
     """The answers for all rows and positions of a recording, shape (N, *positions, ...).
 
@@ -66,6 +88,7 @@ def answer(
         classes: which outputs of a position are asked for, int64 of shape (N, *positions, K); ``None`` for all of them.
         places: the flat indices of the T positions that are asked about, for answers of shape (N, T, ...) to all their
             outputs; ``None`` for all positions.
+        limits: how much is read at once.
     """
     shape = recording.outputs.shape[1:]
 
@@ -80,21 +103,29 @@ def answer(
         return _by_pieces(recording.class_tape(classes), ask).unflatten(0, recording.outputs.shape[:-1])
     paired = question.apart is by_pair
     if len(shape) == 1:
-        return _by_chunks(recording, classes, ask, paired=paired)
-    answers = [] if classes is not None or places is not None else [ask(tape) for tape in _rows_apart(recording)]
+        return _by_chunks(recording, classes, ask, limits, paired=paired)
+    every = classes is None and places is None
+    answers = [ask(tape) for tape in _rows_apart(recording, limits.cotangents)] if every else []
     if answers:
         return torch.cat(answers).unflatten(0, (recording.rows, *shape[:-1]))
     chosen = torch.arange(shape[:-1].numel()) if places is None else places
     width = shape[-1] if classes is None else classes.shape[-1]
     chunks = []
-    for some in chosen.split(chunk_size(torch.Size((*shape[:-1], width))) if places is None else 1):
-        found = torch.cat([ask(recording.tape(seeds)) for seeds in _seeds(recording, classes, some, paired)], 1)
+    together = chunk_size(torch.Size((*shape[:-1], width)), limits.cotangents) if places is None else 1
+    most = None if paired else limits.cotangents
+    for some in chosen.split(together):
+        found = torch.cat([ask(recording.tape(seeds)) for seeds in _seeds(recording, classes, some, most)], 1)
         chunks.append(question.apart(found, len(some)))
     return torch.cat(chunks, 1) if places is not None else torch.cat(chunks, 1).unflatten(1, shape[:-1])
 
 
 def _by_chunks(
-    recording: Recording, classes: Tensor | None, ask: Callable[[JoinedTape], Tensor], *, paired: bool
+    recording: Recording,
+    classes: Tensor | None,
+    ask: Callable[[JoinedTape], Tensor],
+    limits: ReadingLimits,
+    *,
+    paired: bool,
 ) -> Tensor:
     """The answers for all cotangents of a row, as many at a time as memory allows, and at least one.
 
@@ -103,7 +134,7 @@ def _by_chunks(
     """
     width = recording.outputs.shape[1] if classes is None else classes.shape[1]
     one = recording.cotangent_bytes + recording.outputs[:1].nbytes
-    at_once = max(1, COTANGENT_BYTES // one) if paired else max(COTANGENTS, VARIANCE_BYTES // one)
+    at_once = max(1, limits.cotangent_bytes // one) if paired else max(limits.cotangents, limits.variance_bytes // one)
     outputs = torch.arange(width, device=recording.outputs.device)
 
     def tape(some: Tensor) -> JoinedTape:
@@ -143,11 +174,11 @@ def _units(recording: Recording, classes: Tensor) -> Tensor:
     return seeds.scatter_(2, classes.mT[..., None], 1.0)
 
 
-def _seeds(recording: Recording, classes: Tensor | None, places: Tensor, paired: bool) -> Iterator[Tensor]:
+def _seeds(recording: Recording, classes: Tensor | None, places: Tensor, most: int | None) -> Iterator[Tensor]:
     """The cotangents that pick out the outputs of b positions, by position and output.
 
-    They are of shape (b C, 1, *positions, C), of which at most `COTANGENTS` at a time unless they are `paired`; of K
-    chosen outputs a position, (b K, N, *positions, C).
+    They are of shape (b C, 1, *positions, C), at most ``most`` at a time; of K chosen outputs a position,
+    (b K, N, *positions, C), all at once.
     """
     shape, like = recording.outputs.shape[1:], recording.outputs
     positions, outputs = shape[:-1].numel(), shape[-1]
@@ -160,11 +191,11 @@ def _seeds(recording: Recording, classes: Tensor | None, places: Tensor, paired:
         )
         return
     index = (places[:, None] * outputs + torch.arange(outputs, device=like.device)).flatten()
-    for some in index.split(len(index) if paired else COTANGENTS):
+    for some in index.split(most or len(index)):
         yield like.new_zeros(len(some), positions * outputs).scatter_(1, some[:, None], 1.0).reshape(-1, 1, *shape)
 
 
-def _rows_apart(recording: Recording) -> Iterator[JoinedTape]:
+def _rows_apart(recording: Recording, cotangents: int) -> Iterator[JoinedTape]:
     """Tapes in which each position is a row of its own, where that is what it is; else none.
 
     Where an output at one position meets the random weights at that position alone (a last layer, convolutional or
@@ -172,7 +203,7 @@ def _rows_apart(recording: Recording) -> Iterator[JoinedTape]:
     U_ntc = g_ntc ⊗ a_nt, one backward pass for each of the C outputs and not for T C of them.
     """
     shape = recording.outputs.shape
-    few = shape[1:].numel() <= COTANGENTS
+    few = shape[1:].numel() <= cotangents
     if few or not _keeps_positions(recording):
         return
     every = torch.arange(shape[-1], device=recording.outputs.device)
