@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -30,6 +32,18 @@ UNCHECKED_BYTES = 2**24
 DRAW_COPIES = 2
 _CPU = torch.device("cpu")
 _UNITS = ("B", "kB", "MB", "GB", "TB")
+
+_limit: ContextVar[int | None] = ContextVar("memory_limit", default=None)
+
+
+@contextmanager
+def memory_limit(limit: int) -> Iterator[None]:
+    """Inside, `require_memory` refuses what needs more than so many bytes, however much memory is free."""
+    token = _limit.set(limit)
+    try:
+        yield
+    finally:
+        _limit.reset(token)
 
 
 def free_memory(device: torch.device, root: Path = Path("/")) -> int:
@@ -57,12 +71,13 @@ def require_memory(
         needed: bytes.
         purpose: what takes them, such as "a matrix of 10,000² numbers".
         advice: what to do instead.
-        budget: the most bytes that may be taken; what is free by default.
+        budget: the most bytes that may be taken; by default that of `memory_limit`, else what is free.
         device: that they are taken on.
 
     Raises:
         MemoryBudgetError: if they are more than the budget, or more than what is free and than `UNCHECKED_BYTES`.
     """
+    budget = _limit.get() if budget is None else budget
     if needed <= (UNCHECKED_BYTES if budget is None else budget):
         return
     most = free_memory(device) if budget is None else budget

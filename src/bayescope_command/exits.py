@@ -36,8 +36,11 @@ UsageError: Any = typer.BadParameter.__base__
 
 
 @contextmanager
-def exits() -> Iterator[None]:
+def exits(linger: float = LINGER) -> Iterator[None]:
     """Turns what a command raises on purpose into one line on the error stream and an exit code.
+
+    Args:
+        linger: seconds that a process waits whose first rank speaks.
 
     Raises:
         typer.Exit: with 2 for an input that cannot be used, 1 for any other error of bayescope, 130 for Ctrl-C.
@@ -46,7 +49,7 @@ def exits() -> Iterator[None]:
     try:
         yield
     except (Stopped, KeyboardInterrupt) as stop:
-        raise _ended(INTERRUPTED, _code(stop)) from None
+        raise _ended(INTERRUPTED, _code(stop), linger) from None
     except Exception as error:
         from bayescope.errors import BayescopeError, InputError, InputTypeError
         from bayescope.memory import refuse_ran_out
@@ -57,7 +60,8 @@ def exits() -> Iterator[None]:
             error = refusal
         if not isinstance(error, BayescopeError):
             raise
-        raise _ended(str(error), BAD_INPUT if isinstance(error, InputError | InputTypeError) else FAILED) from None
+        code = BAD_INPUT if isinstance(error, InputError | InputTypeError) else FAILED
+        raise _ended(str(error), code, linger) from None
 
 
 @contextmanager
@@ -72,7 +76,7 @@ def process_exits() -> Iterator[None]:
             message = error.format_message().rstrip(".")
             command = error.ctx.command_path if error.ctx is not None else "bayescope"
             _tell(f"{message[:1].lower()}{message[1:]}; see '{command} --help'.")
-            _linger(message)
+            _linger(message, LINGER)
             sys.exit(BAD_INPUT)
         except Undelivered as lost:
             if lost.message:
@@ -87,20 +91,20 @@ def _code(stop: BaseException) -> int:
     return SIGNALLED + (stop.number if isinstance(stop, Stopped) else signal.SIGINT)
 
 
-def _ended(message: str, code: int) -> typer.Exit:
+def _ended(message: str, code: int, linger: float) -> typer.Exit:
     _tell(message)
     if code in (FAILED, BAD_INPUT):
-        _linger(message)
+        _linger(message, linger)
     return typer.Exit(code)
 
 
-def _linger(message: str) -> None:
+def _linger(message: str, seconds: float) -> None:
     """Waits, beside the process that speaks, until that has spoken and torchrun ends this one; else it speaks itself.
 
     It is still there where that process has not failed, and knows nothing of what went wrong here.
     """
     if beside():
-        time.sleep(LINGER)
+        time.sleep(seconds)
         _say(f"rank {os.environ['RANK']}: {message}")
 
 

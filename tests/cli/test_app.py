@@ -3,18 +3,22 @@
 import signal
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
 import typer
 
-import bayescope.cli.comparing as comparing
-from bayescope.cli import main
-from bayescope.errors import ConvergenceError, ConvergenceWarning
+from bayescope.cli import Roles
+from bayescope.cli.comparing import compare_table
+from bayescope.comparison import compare
+from bayescope.errors import ConvergenceError
 from bayescope.estimators import BayesianLogisticRegression
 from bayescope_command.exits import exits
 from tests.cli.tables import refused, run
+from tests.conditions import file_limit
 
 pytest.importorskip("nutpie")
 
@@ -32,47 +36,50 @@ def table(tmp_path, classes=2, rows=60, **columns):
     return path
 
 
-@pytest.fixture
-def short_chains(monkeypatch):
-    def template(**options):
-        return BayesianLogisticRegression(draws=300, tune=300, chains=2, **options)
-
-    monkeypatch.setattr(comparing, "BayesianLogisticRegression", template)
+def short_chains(template, *arguments, draws=300, **options):
+    return compare(template.set_params(draws=draws, tune=draws, chains=2), *arguments, **options)
 
 
-@pytest.mark.usefixtures("short_chains")
-def test_compare_prints_the_table_and_writes_files(tmp_path):
-    result = run(
-        "compare", table(tmp_path), "--target", "kind", "--out", tmp_path / "out", "--posteriors", "map,laplace"
+def compared(path, capsys, compare, *, out=None, **options):
+    """The exit code, the answer and the complaint of `bayescope compare` where a function makes the comparison."""
+    code = 0
+    usual = {"missing": (), "posteriors": "map", "test_size": 0.25, "seed": 0, "link": "logit", "prior_precision": "1"}
+    options = {**usual, "features": None, "as_json": False, **options}
+    try:
+        with exits():
+            compare_table(path, out, roles=Roles("kind"), **options, compare=compare)
+    except typer.Exit as end:
+        code = end.exit_code
+    return code, *capsys.readouterr()
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory):
+    frame = pd.read_csv(table(tmp_path_factory.mktemp("compared")))
+    return compare(
+        BayesianLogisticRegression(), frame[["width", "height"]], frame["kind"], posteriors=["map"], reference="laplace"
     )
-    assert result.exit_code == 0, result.output
+
+
+def test_compare_prints_the_table_and_writes_files(tmp_path, capsys):
+    code, printed, complaint = compared(
+        table(tmp_path), capsys, short_chains, out=tmp_path / "out", posteriors="map,laplace"
+    )
+    assert (code, complaint) == (0, "")
     for text in ("MAP", "Laplace", "NUTS", "NLL", "AUROC", "TV to NUTS", "sd error", "log evidence", "k̂ > 0.7"):
-        assert text in result.stdout
+        assert text in printed
     written = {file.name for file in (tmp_path / "out").iterdir()}
     assert {"comparison.csv", "comparison.md", "reliability.png", "marginals.png", "decision_surface.png"} <= written
-    assert all(f"wrote {tmp_path / 'out' / name}\n" in result.stdout for name in written)
-    assert result.stderr == ""
+    assert all(f"wrote {tmp_path / 'out' / name}\n" in printed for name in written)
 
 
-@pytest.mark.usefixtures("short_chains")
-def test_options_reach_the_model(tmp_path):
-    options = [
-        "--posteriors",
-        "map",
-        "--test-size",
-        "0.5",
-        "--seed",
-        "3",
-        "--link",
-        "probit",
-        "--features",
-        "polynomial",
-    ]
-    result = run("compare", table(tmp_path), "--target", "kind", *options, "--prior-precision", "evidence")
-    assert result.exit_code == 0, result.output
-    assert "30 training rows, 30 test rows" in result.stdout
-    assert "Prior precision: " in result.stdout
-    assert "add --out" in result.stdout
+def test_options_reach_the_model(tmp_path, capsys):
+    options = {"test_size": 0.5, "seed": 3, "link": "probit", "features": "polynomial", "prior_precision": "evidence"}
+    code, printed, _ = compared(table(tmp_path), capsys, short_chains, **options)
+    assert code == 0
+    assert "30 training rows, 30 test rows" in printed
+    assert "Prior precision: " in printed
+    assert "add --out" in printed
 
 
 @pytest.mark.parametrize(
@@ -103,21 +110,20 @@ def test_ep_for_three_classes(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["comparison.md", "reliability.png"])
-def test_a_folder_in_the_place_of_a_file_is_refused_before_the_fits(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(comparing, "compare", raising(AssertionError("fitted")))
+def test_a_folder_in_the_place_of_a_file_is_refused_before_the_fits(tmp_path, capsys, name):
     (tmp_path / "out" / name).mkdir(parents=True)
-    result = run("compare", table(tmp_path), "--target", "kind", "--out", tmp_path / "out")
-    assert refused(result, f"{name}, got a folder of that name")
+    ended = compared(table(tmp_path), capsys, raising(AssertionError("fitted")), out=tmp_path / "out")
+    assert ended[:2] == (2, "")
+    assert f"{name}, got a folder of that name" in ended[2]
     assert [file.name for file in (tmp_path / "out").iterdir()] == [name]
 
 
-@pytest.mark.usefixtures("short_chains")
-def test_a_full_disk_ends_in_one_line_and_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("bayescope.plots.style.save", raising(OSError(28, "No space left on device")))
-    result = run("compare", table(tmp_path), "--target", "kind", "--posteriors", "map", "--out", tmp_path / "out")
-    assert result.exit_code == 2
-    assert result.stderr.count("\n") == 1
-    assert "No space left on device" in result.stderr
+def test_a_full_disk_ends_in_one_line_and_leaves_nothing(tmp_path, capsys, comparison):
+    path = table(tmp_path)
+    with file_limit(8000):
+        code, _, complaint = compared(path, capsys, lambda *_, **__: comparison, out=tmp_path / "out")
+    assert (code, complaint.count("\n")) == (2, 1)
+    assert "File too large" in complaint
     assert not (tmp_path / "out").exists()
 
 
@@ -141,30 +147,28 @@ def raising(error):
         (KeyboardInterrupt(), 130, "bayescope: interrupted; no file is half-written.\n"),
     ],
 )
-def test_failures_and_interruptions_end_in_one_line(tmp_path, monkeypatch, error, code, message):
-    monkeypatch.setattr(comparing, "compare", raising(error))
-    result = run("compare", table(tmp_path), "--target", "kind", "--out", tmp_path / "out")
-    assert (result.exit_code, result.stderr) == (code, message)
+def test_failures_and_interruptions_end_in_one_line(tmp_path, capsys, error, code, message):
+    ended = compared(table(tmp_path), capsys, raising(error), out=tmp_path / "out")
+    assert ended == (code, "", message)
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.usefixtures("short_chains")
-def test_an_interruption_while_saving_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("bayescope.plots.style.save", raising(KeyboardInterrupt()))
-    result = run("compare", table(tmp_path), "--target", "kind", "--posteriors", "map", "--out", tmp_path / "out")
-    assert result.exit_code == 130
+def test_an_interruption_while_saving_leaves_nothing(tmp_path, capsys, comparison):
+    """It comes while the last picture is drawn, when the table has been written."""
+    outcomes = {
+        name: replace(outcome, fitted=replace(outcome.fitted, probs=raising(KeyboardInterrupt())))
+        for name, outcome in comparison.outcomes.items()
+    }
+    stopped = replace(comparison, outcomes=outcomes)
+    code, _, complaint = compared(table(tmp_path), capsys, lambda *_, **__: stopped, out=tmp_path / "out")
+    assert (code, complaint) == (130, "bayescope: interrupted; no file is half-written.\n")
     assert not (tmp_path / "out").exists()
 
 
-def test_warnings_stand_in_the_footnotes_and_not_on_the_error_stream(tmp_path, monkeypatch):
-    def template(**options):
-        return BayesianLogisticRegression(draws=20, tune=20, chains=2, **options)
-
-    monkeypatch.setattr(comparing, "BayesianLogisticRegression", template)
-    result = run("compare", table(tmp_path), "--target", "kind", "--posteriors", "map")
-    assert result.exit_code == 0
-    assert "NUTS, warning: " in result.stdout
-    assert ConvergenceWarning.__name__ not in result.stderr
+def test_warnings_stand_in_the_footnotes_and_not_on_the_error_stream(tmp_path, capsys):
+    code, printed, complaint = compared(table(tmp_path), capsys, partial(short_chains, draws=20))
+    assert (code, complaint) == (0, "")
+    assert "NUTS, warning: " in printed
 
 
 def test_version_and_help():
@@ -195,14 +199,14 @@ def test_gallery_draws_what_is_asked_for(tmp_path):
     assert not (tmp_path / "more").exists()
 
 
-def process(*arguments):
+def process(*arguments, module="bayescope_command"):
     return subprocess.run(
-        [sys.executable, "-m", "bayescope", *map(str, arguments)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", module, *map(str, arguments)], capture_output=True, text=True, check=False
     )
 
 
 def test_a_process_ends_with_the_code_and_the_line(tmp_path):
-    ended = process("compare", tmp_path / "none.csv", "--target", "kind")
+    ended = process("compare", tmp_path / "none.csv", "--target", "kind", module="bayescope")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == f"bayescope: {tmp_path / 'none.csv'}: expected a file, got nothing there.\n"
 
@@ -226,22 +230,17 @@ def test_a_process_ends_with_the_code_and_the_line(tmp_path):
         (["comparing"], "no such command 'comparing'", "bayescope"),
     ],
 )
-def test_a_slip_in_the_arguments_ends_in_one_line(monkeypatch, capsys, arguments, slip, command):
-    monkeypatch.setattr(sys, "argv", ["anything", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    out, err = capsys.readouterr()
-    assert (ended.value.code, out, err.count("\n")) == (2, "", 1)
-    assert err.lower().startswith(f"bayescope: {slip}")
-    assert err.endswith(f"; see '{command} --help'.\n")
+def test_a_slip_in_the_arguments_ends_in_one_line(arguments, slip, command):
+    ended = process(*arguments)
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+    assert ended.stderr.lower().startswith(f"bayescope: {slip}")
+    assert ended.stderr.endswith(f"; see '{command} --help'.\n")
 
 
-def test_no_arguments_show_the_help(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["bayescope"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert not ended.value.code
-    assert "compare" in capsys.readouterr().out
+def test_no_arguments_show_the_help():
+    ended = process()
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "compare" in ended.stdout
 
 
 def test_help_loads_neither_the_library_nor_torch():
@@ -312,18 +311,30 @@ def test_signals_end_what_would_go_on_after_an_interruption(number):
 
 
 def test_a_rank_that_fails_by_itself_speaks_once_the_first_has_had_its_time(monkeypatch, capsys):
-    monkeypatch.setattr("bayescope_command.exits.LINGER", 0.0)
     for rank in ("0", "1"):
         monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run")
         monkeypatch.setenv("RANK", rank)
-        with pytest.raises(typer.Exit), exits():
+        with pytest.raises(typer.Exit), exits(linger=0.0):
             raise ConvergenceError("mode: not reached.")
     assert capsys.readouterr().err == "bayescope: mode: not reached.\nbayescope: rank 1: mode: not reached.\n"
 
 
-def test_signals_are_handled_as_before_when_the_command_has_ended(monkeypatch):
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    monkeypatch.setattr(sys, "argv", ["bayescope", "--version"])
-    with pytest.raises(SystemExit):
-        main()
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+ENDS = """
+import signal, sys
+from bayescope_command import main
+
+def handlers():
+    return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+before = handlers()
+sys.argv = ["bayescope", "--version"]
+try:
+    main()
+except SystemExit:
+    print(handlers() == before)
+"""
+
+
+def test_signals_are_handled_as_before_when_the_command_has_ended():
+    ended = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, check=True)
+    assert ended.stdout.endswith("\nTrue\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import threading
+from collections.abc import Iterator
 from itertools import repeat
 from pathlib import Path
 
@@ -12,23 +13,26 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bayescope import memory
-from bayescope.cli import Roles, open_source, opening, read_training_table, source
+from bayescope.cli import Roles, open_source, read_training_table
 from bayescope.cli.arrow_source import large
 from bayescope.cli.source import CELL_BYTES, Source, all_blocks
 from bayescope.errors import InputError, MemoryBudgetError
+from bayescope.memory import memory_limit
 from tests.cli.tables import run, written
 
 ROWS = 2000
 
 
 @pytest.fixture
-def limit(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Memory for half of a table of so many rows with two columns, and blocks of 100 rows."""
-    monkeypatch.setattr(memory, "UNCHECKED_BYTES", 0)
-    monkeypatch.setattr(memory, "free_memory", lambda _: CELL_BYTES * ROWS)
-    monkeypatch.setattr(source, "ROWS", 100)
-    return monkeypatch
+def limit() -> Iterator[None]:
+    """Memory for half of a table of so many rows with two columns."""
+    with memory_limit(CELL_BYTES * ROWS):
+        yield
+
+
+def rows_of_blocks(opened: Source) -> Iterator[int]:
+    """How many rows each block of a table has that is read as a whole, in blocks of 100 rows."""
+    return (block.rows for block in all_blocks(opened, opened.header, 100))
 
 
 def table(path: Path, rows: int) -> Path:
@@ -45,7 +49,7 @@ def table(path: Path, rows: int) -> Path:
 def blocks_before_refusal(opened: Source) -> int:
     seen: list[int] = []
     with pytest.raises(MemoryBudgetError, match=r"with 2 columns, would take about .* Fit it with --stream"):
-        seen.extend(block.rows for block in all_blocks(opened, opened.header))
+        seen.extend(rows_of_blocks(opened))
     return len(seen)
 
 
@@ -59,7 +63,7 @@ def test_what_is_far_too_large_is_refused_by_its_first_blocks(name: str, tmp_pat
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet", "t"])
 def test_what_memory_holds_is_read_to_its_end(name: str, tmp_path: Path) -> None:
     opened = open_source(table(tmp_path / name, 800))
-    assert sum(block.rows for block in all_blocks(opened, opened.header)) == 800
+    assert sum(rows_of_blocks(opened)) == 800
 
 
 @pytest.mark.usefixtures("limit")
@@ -69,7 +73,7 @@ def test_a_packed_table_whose_first_rows_are_all_alike_is_read_to_its_end(tmp_pa
         packed.write("a,y\n" + "0,0\n" * 300)
         packed.writelines(f"{rng.bytes(20_000).hex()},1\n" for _ in range(200))
     opened = open_source(tmp_path / "t.csv.gz")
-    assert sum(block.rows for block in all_blocks(opened, opened.header)) == 500
+    assert sum(rows_of_blocks(opened)) == 500
 
 
 @pytest.mark.usefixtures("limit")
@@ -113,12 +117,12 @@ def endless(pipe: Path, content: bytes, most: int) -> threading.Thread:
     return thread
 
 
+@pytest.mark.usefixtures("limit")
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names there")
-def test_a_pipe_that_does_not_end_is_refused(tmp_path: Path, limit: pytest.MonkeyPatch) -> None:
-    limit.setattr(opening, "PIECE", 4096)
+def test_a_pipe_that_does_not_end_is_refused(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.csv"
     thread = endless(pipe, b"a,y\n" + b"1,2\n" * 1000, 10**8)
-    with pytest.raises(MemoryBudgetError, match=r"of which more than \d\S* kB have come, would take about"):
+    with pytest.raises(MemoryBudgetError, match=r"of which more than \d\S* MB have come, would take about"):
         open_source(pipe, again=True)
     thread.join(20)
     assert not thread.is_alive()

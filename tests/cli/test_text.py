@@ -2,6 +2,8 @@
 
 import csv
 import io
+from functools import partial
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -9,21 +11,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bayescope import memory
-from bayescope.cli import Roles, open_source, read_training_table, text
-from bayescope.cli import source as source_module
-from bayescope.cli.source import place_of
+from bayescope.cli import Roles, open_source, read_training_table
+from bayescope.cli.source import CELLS, ROWS, all_blocks, place_of
+from bayescope.cli.text import TextSource
 from bayescope.errors import InputError, MemoryBudgetError
+from bayescope.memory import memory_limit
 from tests.cli.tables import written
+from tests.conditions import calls
 
 GOOD = "width,height,kind\n1,2.5,a\n2,1.5,b\n3,0.5,a\n4,3.5,b\n"
 KINDS = {"width": "numeric", "height": "numeric", "kind": "labels"}
 
 
-def read(path, kinds=KINDS, rows=100):
-    source = open_source(path)
+def read(table, kinds=KINDS, rows=100):
+    source = table if isinstance(table, TextSource) else open_source(table)
     parts = [block.read(kinds) for block in source.blocks(rows)]
     return {name: np.concatenate([part[name] for part in parts]).tolist() for name in kinds}
+
+
+def bounded(path, longest_line):
+    """A table whose lines may have fewer characters than those of others."""
+    return TextSource(str(path), ",", partial(path.open, "rb"), (), once=False, longest_line=longest_line)
 
 
 def read_all(path):
@@ -77,7 +85,7 @@ def test_blocks_hold_the_records_of_the_csv_module(tmp_path_factory, cells, rows
     assert pd.concat([block.copied(["a", "b"]) for block in blocks]).to_numpy().tolist() == cells
 
 
-CELLS = [
+AWKWARD = [
     "",
     '""',
     '" "',
@@ -102,7 +110,7 @@ CELLS = [
 @given(data=st.data(), columns=st.integers(1, 3), chunk=st.sampled_from([1, 2, 3, 100]))
 def test_as_many_rows_come_out_as_the_csv_module_reads(tmp_path_factory, data, columns, chunk):
     """Also of one column, where a line of spaces is a row; in a wider table it is a row too short."""
-    row = st.lists(st.sampled_from(CELLS), min_size=columns, max_size=columns).map(",".join)
+    row = st.lists(st.sampled_from(AWKWARD), min_size=columns, max_size=columns).map(",".join)
     lines = data.draw(st.lists(st.one_of(row, row, st.sampled_from(["", " ", "\t ", " \t"])), max_size=12))
     end = data.draw(st.sampled_from(["\n", "\r\n"]))
     text = end.join([",".join("abc"[:columns]), *lines]) + data.draw(st.sampled_from(["", end]))
@@ -127,61 +135,60 @@ def written_anew(tmp_path_factory, text):
     return written(tmp_path_factory.mktemp("text") / "table.csv", text)
 
 
-def test_many_columns_are_read_in_a_time_linear_in_their_number(tmp_path, monkeypatch):
+def test_many_columns_are_read_in_a_time_linear_in_their_number(tmp_path):
     """Each block is parsed once, however many columns it has."""
-    parsed = []
-    reader = pd.read_csv
-    monkeypatch.setattr(pd, "read_csv", lambda *a, **k: parsed.append(1) or reader(*a, **k))
     names = [f"x{place}" for place in range(300)]
     path = written(tmp_path / "t.csv", "\n".join(",".join(row) for row in [names, ["1"] * 299 + ["a"], ["2"] * 300]))
     source = open_source(path)
-    kinds = source.kinds(names)
-    assert len(parsed) == 1
-    assert [name for name, kind in kinds.items() if kind == "labels"] == ["x299"]
+    assert calls(partial(source.kinds, names), "read_csv") == 1
+    assert [name for name, kind in source.kinds(names).items() if kind == "labels"] == ["x299"]
 
 
 @pytest.mark.parametrize("columns", [100, 400])
-def test_a_table_is_parsed_for_its_kinds_and_its_cells_and_no_column_by_itself(tmp_path, monkeypatch, columns):
-    asked = []
-    reader, get = pd.read_csv, pd.DataFrame.__getitem__
-    monkeypatch.setattr(pd, "read_csv", lambda *a, **k: asked.append("parse") or reader(*a, **k))
-    monkeypatch.setattr(pd.DataFrame, "__getitem__", lambda frame, key: asked.append("column") or get(frame, key))
+def test_a_table_is_parsed_for_its_kinds_and_its_cells_and_no_column_by_itself(tmp_path, columns):
     names = [f"x{place}" for place in range(columns)]
     rows = [",".join(map(str, np.arange(columns) + row / 2)) for row in range(3)]
     source = open_source(written(tmp_path / "t.csv", "\n".join([",".join(names), *rows])))
-    table = read_training_table(source, Roles("x0"), task="regression")
-    assert asked.count("parse") == 2
-    assert asked.count("column") == 0
+    whole = partial(read_training_table, source, Roles("x0"), task="regression")
+    assert calls(whole, "read_csv") == 2
+    assert calls(whole, "DataFrame.__getitem__") == 0
+    table = whole()
     np.testing.assert_array_equal(table.features.to_numpy(), np.arange(1.0, columns) + np.arange(3)[:, None] / 2)
 
 
-def test_wide_tables_are_read_fewer_rows_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(source_module, "CELLS", 12)
-    lines = ["a,b,c,kind", *(f"{row},{row + 0.5},{row % 2},{'abx'[row % 3]}" for row in range(11))]
-    path = written(tmp_path / "t.csv", "\n".join([*lines, "11,oops,1,a"]))
+def test_long_tables_are_read_in_blocks(tmp_path):
+    rows = ROWS + 12
+    lines = ["a,b,c,kind", *(f"{row},{row + 0.5},{row % 2},{'abx'[row % 3]}" for row in range(rows - 1))]
+    path = written(tmp_path / "t.csv", "\n".join([*lines, f"{rows - 1},oops,1,a"]))
     source = open_source(path)
+    assert [block.rows for block in all_blocks(source, source.header)] == [ROWS, 12]
     table = read_training_table(source, Roles("kind", drop=["b"]))
-    assert table.features["a"].tolist() == list(range(12))
-    assert place_of(source, 11) == "line 13"
+    assert table.features["a"].tolist() == list(range(rows))
+    for row in (0, ROWS - 1, ROWS, rows - 1):
+        assert place_of(source, row) == f"line {row + 2}"
 
 
-def test_a_line_without_an_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(text, "LONGEST_LINE", 50)
+def test_wide_tables_are_read_fewer_rows_at_a_time():
+    source = Mock(header=range(4 * CELLS // ROWS), share=None)
+    source.blocks.return_value = iter([])
+    assert list(all_blocks(source, ["a"])) == []
+    source.blocks.assert_called_once_with(ROWS // 4, ["a"])
+
+
+def test_a_line_without_an_end_is_refused(tmp_path):
     path = written(tmp_path / "t.csv", "a,b\n" + "1,2\n" * 30)
-    assert read(path, {"a": "numeric"})["a"] == [1.0] * 30
+    assert read(bounded(path, 50), {"a": "numeric"})["a"] == [1.0] * 30
     for content in ("1" * 60, "a,b\n1,2\n" + "1" * 60, "a,b\n" + '"x' + "1" * 60):
         with pytest.raises(InputError, match="expected a table of text, got a line of more than 50 characters"):
-            read(written(tmp_path / "t.csv", content), {"a": "numeric"})
+            read(bounded(written(tmp_path / "t.csv", content), 50), {"a": "numeric"})
 
 
-def test_a_block_of_more_text_than_memory_holds_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(text, "LONGEST_LINE", 1000)
-    monkeypatch.setattr(memory, "UNCHECKED_BYTES", 0)
-    monkeypatch.setattr(memory, "free_memory", lambda _: 20_000)
-    path = written(tmp_path / "t.csv", "a,b\n" + f"{'x' * 200},2\n" * 400)
-    with pytest.raises(MemoryBudgetError, match=r"a block of rows with more than [\d,]+ characters"):
-        read(path, {"b": "numeric"})
-    assert read(path, {"b": "numeric"}, rows=4)["b"] == [2.0] * 400
+def test_a_block_of_more_text_than_memory_holds_is_refused(tmp_path):
+    source = bounded(written(tmp_path / "t.csv", "a,b\n" + f"{'x' * 200},2\n" * 400), 1000)
+    with memory_limit(20_000):
+        with pytest.raises(MemoryBudgetError, match=r"a block of rows with more than [\d,]+ characters"):
+            read(source, {"b": "numeric"})
+        assert read(source, {"b": "numeric"}, rows=4)["b"] == [2.0] * 400
 
 
 def test_blank_lines_do_not_fill_the_memory(tmp_path):

@@ -1,5 +1,6 @@
 """The comparison's figures: against hand computation, against the estimators themselves, and against the promises."""
 
+import sys
 import warnings
 
 import numpy as np
@@ -7,10 +8,10 @@ import pandas as pd
 import pytest
 from sklearn.base import BaseEstimator
 from sklearn.metrics import log_loss, roc_auc_score
+from sklearn.preprocessing import FunctionTransformer
 
-from bayescope import checks, metrics
-from bayescope.comparison import compare, contenders
-from bayescope.comparison import comparison as comparing
+from bayescope import metrics
+from bayescope.comparison import compare
 from bayescope.errors import (
     BayescopeWarning,
     ConvergenceWarning,
@@ -186,14 +187,18 @@ def test_a_learnt_prior_is_learnt_on_the_features_that_are_compared():
     np.testing.assert_allclose(outcome.outcomes["laplace"].probs, alone.predict_proba(data.X_test), atol=1e-8)
 
 
-def test_a_warning_of_the_learnt_prior_reaches_the_caller_and_the_footnotes(monkeypatch):
-    def warning(*arguments):
-        warnings.warn("evidence is flat", ConvergenceWarning, stacklevel=1)
-        return contenders.with_one_prior(*arguments)
+class Warns(FunctionTransformer):
+    """Features whose fit warns."""
 
-    monkeypatch.setattr(comparing, "with_one_prior", warning)
+    def fit(self, X, y=None):
+        warnings.warn("evidence is flat", ConvergenceWarning, stacklevel=1)
+        return super().fit(X, y)
+
+
+def test_a_warning_of_the_learnt_prior_reaches_the_caller_and_the_footnotes():
+    template = quick(prior_precision="evidence", features=Warns())
     with pytest.warns(ConvergenceWarning, match="evidence is flat"):
-        comparison = compare(quick(prior_precision="evidence"), *blobs(), posteriors=["map"], reference="laplace")
+        comparison = compare(template, *blobs(), posteriors=["map"], reference="laplace")
     assert comparison.footnotes[-1] == "Prior precision, warning: evidence is flat"
 
 
@@ -234,15 +239,13 @@ def test_the_largest_seed_is_taken():
     compare(quick(), *blobs(), posteriors=["map_temperature"], reference="laplace", random_state=np.int64(2**32 - 1))
 
 
-@pytest.fixture
-def no_fits(monkeypatch):
-    def fit(*_):
-        raise AssertionError("fitted")
+class NoFit(FunctionTransformer):
+    """Features that fail a test where an estimator is fitted."""
 
-    monkeypatch.setattr(BayesianLogisticRegression, "fit", fit)
+    def fit(self, X, y=None):
+        raise AssertionError(f"fitted to {X}, {y}")
 
 
-@pytest.mark.usefixtures("no_fits")
 @pytest.mark.parametrize(
     ("link", "options", "message"),
     [
@@ -253,28 +256,21 @@ def no_fits(monkeypatch):
 )
 def test_what_needs_two_classes_is_refused_before_the_first_fit(link, options, message):
     with pytest.raises(UnsupportedError, match=message):
-        compare(quick(link=link), *blobs(3), **options)
+        compare(quick(link=link, features=NoFit()), *blobs(3), **options)
 
 
-@pytest.mark.usefixtures("no_fits")
 @pytest.mark.parametrize(
     ("package", "reference"), [("nutpie", "nuts"), ("arviz", "nuts"), ("arviz", "metropolis"), ("arviz", "laplace")]
 )
 def test_a_missing_package_is_missed_before_the_first_fit(monkeypatch, package, reference):
-    def optional_package(name, *, extra):
-        if name == package:
-            raise MissingDependencyError(f"{name} of {extra}")
-
-    monkeypatch.setattr(checks, "optional_package", optional_package)
-    with pytest.raises(MissingDependencyError, match=f"{package} of nuts"):
-        compare(quick(), *blobs(), posteriors=["map"], reference=reference)
+    monkeypatch.setitem(sys.modules, package, None)  # which is imported no more
+    with pytest.raises(MissingDependencyError, match=rf"{package} is needed here .*bayescope\[nuts\]"):
+        compare(quick(features=NoFit()), *blobs(), posteriors=["map"], reference=reference)
 
 
 def test_points_need_no_package(monkeypatch):
-    def optional_package(name, *, extra):
-        raise MissingDependencyError(f"{name} of {extra}")
-
-    monkeypatch.setattr(checks, "optional_package", optional_package)
+    for package in ("nutpie", "arviz"):
+        monkeypatch.setitem(sys.modules, package, None)
     assert len(compare(quick(), *blobs(), posteriors=["map_temperature"], reference="map").table) == 2
 
 

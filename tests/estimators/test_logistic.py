@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
+from functools import partial
 from typing import get_args, get_type_hints
 
 import numpy as np
@@ -27,6 +28,7 @@ from bayescope.latent import DrawsLatent, GaussianLatent
 from bayescope.likelihoods import Bernoulli, Categorical
 from bayescope.linear import compile_density, laplace, weight_prior
 from bayescope.models import LinearModel
+from tests.conditions import calls
 
 POSTERIORS = [name for name in get_args(get_type_hints(BayesianLogisticRegression)["posterior"]) if name != "auto"]
 DETERMINISTIC = [name for name in POSTERIORS if name not in ("nuts", "metropolis")]
@@ -290,17 +292,17 @@ def test_prediction_in_blocks_is_the_same():
 
 @pytest.mark.parametrize("posterior", ["laplace", "metropolis"])
 @pytest.mark.parametrize("classes", [2, 3])
-def test_probabilities_are_those_of_the_distribution_and_cost_no_variances(
-    posterior: str, classes: int, monkeypatch: pytest.MonkeyPatch
-):
+def test_probabilities_are_those_of_the_distribution_and_cost_no_variances(posterior: str, classes: int):
     X, y = binary(200)
     model = fitted(X, y + (X[:, 1] > 1) * (classes - 2), posterior=posterior)
     probs = model.predict_distribution(X).probs
-    for form in (GaussianLatent, DrawsLatent):
-        monkeypatch.setattr(form, "moments", None)
     np.testing.assert_array_equal(model.predict_proba(X), probs)
     np.testing.assert_array_equal(model.predict(X), model.classes_[probs.argmax(1)])
     assert np.isfinite(model.predict_log_proba(X)).all()
+    moments = (GaussianLatent if posterior == "laplace" else DrawsLatent).moments.__qualname__
+    assert calls(lambda: model.predict_distribution(X).epistemic, moments) == 1
+    for ask in (model.predict_proba, model.predict, model.predict_log_proba):
+        assert calls(partial(ask, X), moments) == 0
 
 
 @pytest.mark.parametrize("posterior", [*DETERMINISTIC, "metropolis"])

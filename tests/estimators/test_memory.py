@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +13,19 @@ import pandas as pd
 import pytest
 
 import bayescope as bs
-from bayescope import memory
 from bayescope.additive import additive
 from bayescope.errors import MemoryBudgetError
 from bayescope.estimators import inputs
+from bayescope.memory import memory_limit
 
 LABELS, ROWS = 300, 900
 
 
 @pytest.fixture
-def limited(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Sets how many bytes are free."""
-    monkeypatch.setattr(memory, "UNCHECKED_BYTES", 0)
-    return lambda free: monkeypatch.setattr(memory, "free_memory", lambda _: free)
+def limited() -> Iterator[Callable[[int], None]]:
+    """Sets how many bytes may be taken."""
+    with ExitStack() as stack:
+        yield lambda limit: stack.enter_context(memory_limit(limit))
 
 
 def table(rows: int = ROWS) -> pd.DataFrame:
@@ -47,16 +49,20 @@ def test_columns_of_labels_are_refused_before_they_are_encoded(
     on_disk: bool,
     limited: Callable[[int], None],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     frame, model = table(), make()
     if isinstance(model, bs.BayesianLogisticRegression):
         frame["y"] = np.where(frame["y"] > 0, "a", "b")
     frame.to_parquet(tmp_path / "t.parquet")
+    opened = bs.open_table(tmp_path / "t.parquet") if on_disk else frame
     limited(inputs.COPIES * 8 * ROWS * LABELS)
-    monkeypatch.setattr("bayescope.tables.preprocessing.Preprocessing._codes", None)
-    with pytest.raises(MemoryBudgetError, match=r"with one for each label.* Column 'id' alone has 300 labels"):
-        model.fit(bs.open_table(tmp_path / "t.parquet") if on_disk else frame, "y")
+    tracemalloc.start()
+    try:
+        with pytest.raises(MemoryBudgetError, match=r"with one for each label.* Column 'id' alone has 300 labels"):
+            model.fit(opened, "y")
+        assert tracemalloc.get_traced_memory()[1] < 8 * ROWS * LABELS
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("make", ONE_HOT.values(), ids=ONE_HOT)

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import bayescope as bs
-from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, MissingDependencyError, OptionError, UnsupportedError
 from bayescope.report import document, facts, judged, page_of, write_comparison
 
 
 def test_report_writes_one_file(logistic, tmp_path):
-    path = bs.report(logistic.estimator, logistic.X, logistic.y, out=tmp_path / "new" / "r.html", reference=None)
+    out = tmp_path / "new" / "r.html"
+    path = bs.report(logistic.estimator, logistic.X, logistic.y, out=out, reference=None, random_state=7)
     assert [file.name for file in path.parent.iterdir()] == ["r.html"]
     html = path.read_text(encoding="utf-8")
     assert "How well is kind predicted?" in html
+    assert "· seed 7" in html
     assert "It is unknown whether these rows were used in training" in html
 
 
@@ -74,11 +76,7 @@ def test_a_page_that_cannot_be_written_leaves_nothing_behind(logistic, tmp_path)
 def test_nuts_is_refused_where_it_cannot_be(linear, logistic, tmp_path, monkeypatch):
     with pytest.raises(UnsupportedError, match="reference='nuts': A BayesianLinearRegression is not compared"):
         bs.report(linear.estimator, linear.X, linear.y, out=tmp_path / "r.html", reference="nuts")
-
-    def absent(package, *, extra):
-        raise MissingDependencyError(f"{package} is needed: pip install 'bayescope[{extra}]'")
-
-    monkeypatch.setattr(checks, "optional_package", absent)
+    monkeypatch.setitem(sys.modules, "nutpie", None)  # which is imported no more
     with pytest.raises(MissingDependencyError):
         bs.report(logistic.estimator, logistic.X, logistic.y, out=tmp_path / "r.html", reference="nuts")
     assert "pip install" in facts.compared(logistic.estimator, logistic.judged(), "auto", 0)[1]
@@ -115,17 +113,17 @@ def test_a_comparison_is_a_page_of_its_own(comparison, tmp_path):
     assert f"<strong>{comparison.table['nll'].min():.4f}</strong>" in html
 
 
-def test_the_reports_comparison_is_bs_compare(logistic, comparison, monkeypatch, tmp_path):
+def test_the_reports_comparison_is_bs_compare(logistic, comparison):
     asked = {}
 
     def compare(template, X, y, *, random_state):
         asked.update(template=template, rows=len(X), y=y, seed=random_state)
         return comparison
 
-    monkeypatch.setattr(facts, "compare", compare)
-    path = bs.report(logistic.estimator, logistic.X, logistic.y, out=tmp_path / "r.html", random_state=3)
+    asking = {"reference": "auto", "random_state": 3, "held_out": None}
+    found = facts.gathered(logistic.estimator, logistic.judged(), **asking, compare=compare)
     assert asked["rows"] == 100
     assert asked["seed"] == 3
     assert asked["template"].get_params()["draws"] == facts.DRAWS
     assert asked["y"].tolist() == list(logistic.y)
-    assert "Every posterior was fitted anew" in path.read_text(encoding="utf-8")
+    assert "Every posterior was fitted anew" in document(page_of(found))

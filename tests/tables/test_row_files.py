@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import errno
+import io
+import os
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 
 from bayescope.errors import InputError
 from bayescope.tables import Constant, RowFile
+from tests.conditions import file_limit
 
 
 @pytest.mark.parametrize(
@@ -40,26 +43,38 @@ def test_strided_numbers_are_written_by_their_values():
     assert np.array_equal(file[0:4].numpy(), table.T)
 
 
-@pytest.mark.parametrize(("number", "said"), [(errno.ENOSPC, "a full disk"), (errno.EFBIG, "a limit to the size")])
-def test_a_full_disk_is_told(monkeypatch, number, said):
-    class Full:
-        def seek(self, place: int) -> None:
-            """Anywhere."""
+REFUSED = "expected room for temporary files in .*{}.* TMPDIR"
 
-        def write(self, data: object) -> None:
-            raise OSError(number, f"no room for {data}")
 
-    file = RowFile()
-    monkeypatch.setattr(file, "_file", Full())
-    with pytest.raises(InputError, match=rf"expected room for temporary files in .*{said}.* TMPDIR"):
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no such device there")
+def test_a_full_disk_is_told():
+    file = RowFile(file=io.FileIO("/dev/full", "r+"))
+    with pytest.raises(InputError, match=REFUSED.format("a full disk")):
         file.append(np.zeros(2))
 
 
-def test_files_have_no_name(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+def test_a_limit_to_the_size_of_files_is_told():
+    file = RowFile()
+    with file_limit(1000), pytest.raises(InputError, match=REFUSED.format("a limit to the size")):
+        file.append(np.zeros(100_000))
+
+
+def open_files() -> dict[tuple[int, int], int]:
+    """The files that this process has open, each with the number of its names."""
+    found = {}
+    for number in os.listdir("/dev/fd"):
+        with suppress(OSError):  # of the list itself, which is closed by now
+            status = os.fstat(int(number))
+            found[status.st_dev, status.st_ino] = status.st_nlink
+    return found
+
+
+@pytest.mark.skipif(not Path("/dev/fd").is_dir(), reason="open files are not listed there")
+def test_files_have_no_name():
+    before = open_files()
     file = RowFile()
     file.append(np.zeros(100))
-    assert list(tmp_path.iterdir()) == []
+    assert [names for key, names in open_files().items() if key not in before] == [0]
 
 
 def test_a_constant_has_rows():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -48,6 +48,7 @@ def compare_table(
     prior_precision: str,
     features: str | None,
     as_json: bool,
+    compare: Callable[..., Comparison] = compare,
 ) -> None:
     """Compares the posteriors on a table, prints the result, and writes it where a folder is named.
 
@@ -63,6 +64,7 @@ def compare_table(
         prior_precision: a number, or "evidence".
         features: made of the columns.
         as_json: whether to answer in JSON.
+        compare: makes the comparison.
 
     Raises:
         InputError: if the table, an option or the folder cannot be used; before any fit, and before anything is

@@ -93,8 +93,13 @@ def rows_at_once(columns: int) -> int:
     return max(1, min(ROWS, CELLS // columns))
 
 
-def all_blocks(source: Source, names: Sequence[str]) -> Iterator[Block]:
+def all_blocks(source: Source, names: Sequence[str], rows_of_block: int | None = None) -> Iterator[Block]:
     """The rows of a table that memory is to hold as a whole, in blocks.
+
+    Args:
+        source: the table.
+        names: the columns that will be asked for.
+        rows_of_block: `rows_at_once` of the table's columns by default.
 
     Raises:
         MemoryBudgetError: as soon as the rows that were read, or what they tell of the rest, are more than memory
@@ -102,7 +107,7 @@ def all_blocks(source: Source, names: Sequence[str]) -> Iterator[Block]:
         InputError: if the table cannot be read.
     """
     rows = 0
-    for block in source.blocks(rows_at_once(len(source.header)), names):
+    for block in source.blocks(rows_of_block or rows_at_once(len(source.header)), names):
         rows += block.rows
         all_rows = round(rows / source.share) if source.share and source.share > TELLING else rows
         require_memory(

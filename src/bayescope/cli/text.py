@@ -45,6 +45,7 @@ class TextSource:
         missing: what stands for a missing value beside pandas' usual spellings.
         once: whether the bytes come but once, as those of a pipe do.
         size: of the file that the bytes are in; ``None`` for a pipe.
+        longest_line: the characters that no line may have.
 
     Attributes:
         name: for messages.
@@ -64,9 +65,11 @@ class TextSource:
         *,
         once: bool,
         size: int | None = None,
+        longest_line: int = LONGEST_LINE,
     ) -> None:
         self.name, self.share, self._size = name, None if size is None else 0.0, size
         self._separator, self._begin, self._missing = separator, begin, tuple(missing)
+        self._longest_line = longest_line
         first = self._records()
         try:
             self.header = tuple(first.header)
@@ -95,7 +98,7 @@ class TextSource:
                 yield block
 
     def _records(self) -> Records:
-        return Records(self.name, self._separator, self._missing, self._begin())
+        return Records(self.name, self._separator, self._missing, self._begin(), self._longest_line)
 
 
 @final
@@ -107,6 +110,7 @@ class Records:
         separator: between cells.
         missing: further spellings of a missing value.
         stream: the bytes.
+        longest_line: the characters that no line may have.
 
     Attributes:
         header: the first record.
@@ -115,9 +119,11 @@ class Records:
         InputError: if there is no header.
     """
 
-    def __init__(self, name: str, separator: str, missing: tuple[str, ...], stream: IO[bytes]) -> None:
+    def __init__(
+        self, name: str, separator: str, missing: tuple[str, ...], stream: IO[bytes], longest_line: int
+    ) -> None:
         self._name, self._separator, self._missing = name, separator, missing
-        self._stream = stream
+        self._stream, self._longest_line = stream, longest_line
         # Bytes that are no UTF-8 come through, marked, so that their line can be reported.
         self._text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape")
         self._bounded = self._bounded_lines()
@@ -187,12 +193,12 @@ class Records:
 
     def _bounded_lines(self) -> Iterator[str]:
         """The lines, of which none, and no block, may be longer than memory holds."""
-        checked = LONGEST_LINE
-        for line in iter(partial(self._text.readline, LONGEST_LINE), ""):
+        longest = checked = self._longest_line
+        for line in iter(partial(self._text.readline, longest), ""):
             self._characters += len(line)
-            if len(line) == LONGEST_LINE:
+            if len(line) == longest:
                 raise InputError(
-                    f"{self._name}: expected a table of text, got a line of more than {LONGEST_LINE:,} characters. "
+                    f"{self._name}: expected a table of text, got a line of more than {longest:,} characters. "
                     "Save the table as comma-separated text, a row a line."
                 )
             if self._characters > checked:

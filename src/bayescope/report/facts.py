@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import singledispatch
 from importlib.metadata import version
@@ -181,7 +181,13 @@ class Facts:
 
 
 def gathered(
-    estimator: TableEstimator, judged: Judged, *, reference: str | None, random_state: int, held_out: bool | None
+    estimator: TableEstimator,
+    judged: Judged,
+    *,
+    reference: str | None,
+    random_state: int,
+    held_out: bool | None,
+    compare: Callable[..., Comparison] = compare,
 ) -> Facts:
     """Computes everything, with a bar for whoever waits.
 
@@ -191,6 +197,7 @@ def gathered(
         reference: whether to compare the posteriors, as `report` takes it.
         random_state: the seed of bootstrap, simulations, choices of rows, and the comparison.
         held_out: whether the rows were kept from the fit.
+        compare: makes the comparison.
     """
     classes = bool(judged.classes)
     with progress_bar("computing") as report:
@@ -206,7 +213,7 @@ def gathered(
         report(4, len(STEPS), STEPS[4])
         explained = explanations(estimator, judged, doubts.explorable)
         report(5, len(STEPS), STEPS[5])
-        against = compared(estimator, judged, reference, random_state)
+        against = compared(estimator, judged, reference, random_state, compare=compare)
     return Facts(
         judged,
         predicted,
@@ -234,7 +241,12 @@ def reference_choice(reference: str | None) -> str | None:
 
 
 def compared(
-    estimator: TableEstimator, judged: Judged, reference: str | None, random_state: int, most: int = MOST_NUMBERS
+    estimator: TableEstimator,
+    judged: Judged,
+    reference: str | None,
+    random_state: int,
+    most: int = MOST_NUMBERS,
+    compare: Callable[..., Comparison] = compare,
 ) -> Reference:
     """Compares the posteriors of the estimator's model if that was asked for, or, with "auto", if it is cheap.
 
@@ -244,6 +256,7 @@ def compared(
         reference: "auto", "nuts" or ``None``.
         random_state: of the split and the fits.
         most: rows × weights up to which "auto" compares.
+        compare: makes the comparison.
 
     Raises:
         UnsupportedError: if "nuts" was asked for and NUTS does not sample this model.
@@ -269,10 +282,16 @@ def compared(
         if reference == "nuts":
             raise
         return None, "NUTS is not installed here: pip install 'bayescope[nuts]' brings it."
-    return _run(estimator, judged, reference, random_state)
+    return _run(estimator, judged, reference, random_state, compare)
 
 
-def _run(estimator: TableEstimator, judged: Judged, reference: str, random_state: int) -> Reference:
+def _run(
+    estimator: TableEstimator,
+    judged: Judged,
+    reference: str,
+    random_state: int,
+    compare: Callable[..., Comparison],
+) -> Reference:
     options = estimator.get_params(deep=False)
     draws = {name: DRAWS for name in ("draws", "tune") if options[name] is None}
     template = clone(estimator).set_params(posterior="nuts", **draws)

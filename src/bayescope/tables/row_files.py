@@ -8,6 +8,7 @@ count as no process's memory.
 from __future__ import annotations
 
 import errno
+import io
 import math
 import tempfile
 import weakref
@@ -27,13 +28,14 @@ class RowFile:
     Args:
         shape: of one row.
         dtype: of the numbers, NumPy's.
+        file: where they are written; a new temporary file by default.
     """
 
-    def __init__(self, shape: tuple[int, ...] = (), dtype: Any = np.float64) -> None:
+    def __init__(self, shape: tuple[int, ...] = (), dtype: Any = np.float64, file: io.FileIO | None = None) -> None:
         self.shape, self.dtype = shape, np.dtype(dtype)
         self._width = math.prod(shape)
         self._rows = 0
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 — closed, and so freed, with the last reference to this
+        self._file = file or tempfile.TemporaryFile()  # noqa: SIM115 — closed, and so freed, with the last reference to this
         weakref.finalize(self, self._file.close)
 
     def __len__(self) -> int:
