@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from bayescope.likelihoods import Bernoulli, BradleyTerry, Categorical, Gaussian, HeteroscedasticGaussian
 from tests.curvature import reference
 from tests.curvature.cases import LABELS, LIKELIHOODS, NAMES, ROWS, Case, assert_close, case, fit
 from tests.curvature.twins import TWINS
@@ -23,14 +23,7 @@ OTHER_LIKELIHOODS = [
 ]
 
 
-@pytest.fixture
-def told_labels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sampled Fisher with labels that f tells, in place of drawn ones."""
-    for likelihood in (Bernoulli, BradleyTerry, Categorical, Gaussian, HeteroscedasticGaussian):
-        monkeypatch.setattr(likelihood, "sample", lambda self, f, generator: told(self.name, f))
-
-
-def told(likelihood: str, f: Tensor) -> Tensor:
+def chosen_labels(likelihood: str, f: Tensor) -> Tensor:
     """Labels neither all likely nor all unlikely."""
     if likelihood in LABELS:
         return (f * torch.arange(1, f.shape[-1] + 1)).argmax(-1)
@@ -39,32 +32,37 @@ def told(likelihood: str, f: Tensor) -> Tensor:
     return (f < 0.4).to(f)
 
 
-def with_told_labels(entry: Case) -> Case:
-    """The case with the labels that `told_labels` makes the sampler draw for targets."""
-    return replace(entry, targets=told(entry.likelihood.name, reference.outputs(entry)))
+def chosen_draws(entry: Case) -> Case:
+    """The case whose likelihood draws the labels of `chosen_labels`, in place of random ones."""
+    likelihood = copy.copy(entry.likelihood)
+    likelihood.__dict__["sample"] = lambda f, generator: chosen_labels(likelihood.name, f)
+    return replace(entry, likelihood=likelihood)
+
+
+def drawn(entry: Case) -> Case:
+    """The case with the labels that `chosen_draws` draws for targets."""
+    return replace(entry, targets=chosen_labels(entry.likelihood.name, reference.outputs(entry)))
 
 
 def check(entry: Case, model: str, kind: str) -> None:
-    found = {structure: fit(entry, structure, kind, generator=0) for structure in EXACT}
+    found = {structure: fit(chosen_draws(entry), structure, kind, generator=0) for structure in EXACT}
     got = {structure: curvature.precision.to_dense() for structure, curvature in found.items()}
     log_likelihood = reference.total_log_prob(entry, reference.outputs(entry))
     for curvature in found.values():  # what the evidence needs beside the curvature
         assert curvature.rows == ROWS
         assert curvature.log_likelihood.dtype == torch.float64
         assert_close(curvature.log_likelihood, log_likelihood, 1e-10)
-    full = reference.full(with_told_labels(entry) if kind == "fisher" else entry, kind)
+    full = reference.full(drawn(entry) if kind == "fisher" else entry, kind)
     assert_close(got["full"], full)
     assert_close(got["block"], reference.restricted(full, reference.layers(entry, TWINS.get(model))))
     assert_close(got["diagonal"], torch.diag(full.diagonal()))
 
 
-@pytest.mark.usefixtures("told_labels")
 @pytest.mark.parametrize(("model", "outputs", "kind"), KINDS_OF_CASES)
 def test_every_layer(model: str, outputs: int, kind: str) -> None:
     check(case(model, outputs=outputs), model, kind)
 
 
-@pytest.mark.usefixtures("told_labels")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("model", "likelihood"), OTHER_LIKELIHOODS)
 def test_every_likelihood(model: str, likelihood: str, kind: str) -> None:

@@ -13,11 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bayescope.curvature import kinds
 from bayescope.likelihoods import Gaussian
 from tests.curvature import reference
 from tests.curvature.cases import DTYPE, LIKELIHOODS, NAMES, Case, Mean, assert_close, case, fill, fit
-from tests.curvature.test_exact import told_labels, with_told_labels  # noqa: F401
+from tests.curvature.test_exact import chosen_draws, drawn
 from tests.curvature.twins import TWINS
 
 KINDS = ["ggn", "fisher", "empirical_fisher"]
@@ -40,32 +39,29 @@ def definitions(entry: Case, model: str, kind: str = "ggn", reduce: bool = False
 
 
 def check(entry: Case, model: str, kind: str) -> None:
-    got = {name: fit(entry, name, kind, generator=0).precision.to_dense() for name in ("kfac", "ekfac")}
-    want = definitions(with_told_labels(entry) if kind == "fisher" else entry, model, kind)
+    got = {name: fit(chosen_draws(entry), name, kind, generator=0).precision.to_dense() for name in ("kfac", "ekfac")}
+    want = definitions(drawn(entry) if kind == "fisher" else entry, model, kind)
     for name in want:
         assert_close(got[name], want[name])
 
 
-@pytest.mark.usefixtures("told_labels")
 @pytest.mark.parametrize(("model", "outputs", "kind"), KINDS_OF_CASES)
 def test_every_layer(model: str, outputs: int, kind: str) -> None:
     check(case(model, outputs=outputs), model, kind)
 
 
-@pytest.mark.usefixtures("told_labels")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("model", "likelihood"), OTHER_LIKELIHOODS)
 def test_every_likelihood(model: str, likelihood: str, kind: str) -> None:
     check(case(model, likelihood), model, kind)
 
 
-@pytest.mark.parametrize("many", [1, 64], ids=["begun below the top", "from the outputs"])
+@pytest.mark.parametrize("outputs", [3, 64], ids=["from the outputs", "begun below the top"])
 @pytest.mark.parametrize(
     "model", ["conv2d groups", "linear on tokens", "embedding", "tied linear", "self-attention", "dense outputs"]
 )
-def test_reduced_sharing(model: str, many: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kinds, "MANY_OUTPUTS", many)
-    entry = case(model)
+def test_reduced_sharing(model: str, outputs: int) -> None:
+    entry = case(model, outputs=outputs)
     got = fit(entry, "kfac", sharing="reduce").precision.to_dense()
     assert_close(got, definitions(entry, model, reduce=True)["kfac"])
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 import bayescope as bs
 from bayescope.errors import MemoryBudgetError
 from bayescope.network import Network
-from bayescope.posterior import gaussian
 from tests.curvature.test_output_factor import Pixels
 from tests.curvature.test_plan import Peak
 from tests.network.networks import built
@@ -44,8 +43,9 @@ class Case:
 
 
 LAST = {"weights": "last_layer"}
+# The covariances of f in a batch of a last layer take more than 256 MB, so its predictions hold variances alone.
 CASES = {
-    "400 classes, dense": Case(lambda: classifier(400, 24), (64, 16), (64,), 400, LAST),
+    "800 classes, dense": Case(lambda: classifier(800, 24), (64, 16), (64,), 800, LAST),
     "1,000 classes, diagonal factor": Case(
         lambda: classifier(1000, 24), (64, 16), (64,), 1000, {**LAST, "output_factor": "diagonal"}
     ),
@@ -60,18 +60,17 @@ CASES = {
         lambda: classifier(1000, 24), (16, 16), (16,), 1000, {"output_factor": {"2": "diagonal"}}
     ),
     "200 classes of wide layers, exactly": Case(lambda: classifier(200, 100), (64, 16), (64,), 200),
-    "pixels, last layer": Case(lambda: Pixels(21, 8), (2, 2, 48, 48), (2, 48, 48), 21, LAST),
+    "pixels, last layer": Case(lambda: Pixels(90, 8), (2, 2, 48, 48), (2, 48, 48), 90, LAST),
     "pixels, all layers": Case(
         lambda: Pixels(21, 8), (2, 2, 48, 48), (2, 48, 48), 21, {"curvature": "fisher", "generator": 0}
     ),
-    "sequences": Case(lambda: classifier(200, 24), (4, 128, 16), (4, 128), 200, LAST),
+    "sequences": Case(lambda: classifier(300, 24), (4, 128, 16), (4, 128), 300, LAST),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_no_more_is_taken_than_was_planned(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_is_taken_than_was_planned(name: str) -> None:
     case = CASES[name]
-    monkeypatch.setattr(gaussian, "COVARIANCE_BYTES", 0)  # however few classes are enough for a test
     model, (x, y) = built(case.make).float(), case.data()
     options = {"likelihood": "categorical", "memory": 2**34, **case.options}
     asked = {key: value for key, value in options.items() if key != "generator"}
@@ -82,13 +81,15 @@ def test_no_more_is_taken_than_was_planned(name: str, monkeypatch: pytest.Monkey
     with Peak() as tuning:
         q = bs.tune_prior(q)
     assert tuning.bytes <= planned.bytes
+    some = 2
     if q.function.network.head:
+        some = len(x)
         with Peak() as predicting:
             predictive = q.predict(x, integral="mackay")
             assert (predictive.probs.shape, predictive.epistemic.shape) == ((*y.shape, case.classes),) * 2
         assert predicting.bytes <= planned.variance_bytes
     with Peak() as top:
-        assert q.predict(x[:2], top=3, integral="mackay").probs.shape == (2, *y.shape[1:], 3)
+        assert q.predict(x[:some], top=3, integral="mackay").probs.shape == (some, *y.shape[1:], 3)
     assert top.bytes <= planned.variance_bytes
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from bayescope import largest_variance
 from bayescope.curvature import Plan, fit_curvature, plan
 from bayescope.errors import InputError, MemoryBudgetError, OptionError, UnsupportedError
-from bayescope.memory import readable
+from bayescope.memory import free_memory, readable
 
 
 class Peak(TorchDispatchMode):
@@ -95,7 +94,7 @@ class Standardised(nn.Module):
 class Unused(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.used, self.spare = linear(20, 10), linear(400, 100)
+        self.used, self.spare = linear(20, 10), linear(100, 100)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.used(x)
@@ -189,17 +188,14 @@ def test_the_number_of_rows_does_not_matter_only_that_of_a_batch() -> None:
 
 
 @pytest.mark.parametrize("structure", ["diagonal", "kfac", "ekfac"])
-def test_weights_that_nothing_depends_on_are_not_read(structure: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "bayescope.network.recording.FEW_WEIGHTS", 0
-    )  # else they would settle the dtype of the products
+def test_weights_that_nothing_depends_on_are_not_read(structure: str) -> None:
     options: dict[str, Any] = {"likelihood": "categorical", "structure": structure, "memory": 2**34}
     every = plan(initialised(nn.Sequential(linear(20, 20), Unused())), data(), **options)
     used = plan(initialised(nn.Sequential(linear(20, 20), Unused())), data(), weights=["0.*", "1.used.*"], **options)
     assert every.reading_bytes == used.reading_bytes
     assert every.prediction_bytes == used.prediction_bytes
     # Yet they are held: with the prior and without it.
-    assert every.curvature_bytes >= used.curvature_bytes + 2 * 8 * 40_000
+    assert every.curvature_bytes >= used.curvature_bytes + 2 * 8 * 10_000
 
 
 def test_dense_outputs_have_cotangents_for_each_position() -> None:
@@ -208,11 +204,10 @@ def test_dense_outputs_have_cotangents_for_each_position() -> None:
     assert planned.cotangents == 5 * 3
 
 
-def test_a_run_over_the_budget_is_refused_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bayescope.network.recording.FEW_WEIGHTS", 0)
+def test_a_run_over_the_budget_is_refused_before_it_starts() -> None:
     model, read = sequence(), []
     model.register_forward_hook(lambda *_: read.append(1))
-    options: dict[str, Any] = {"likelihood": "categorical", "structure": "full", "memory": 2_000_000}
+    options: dict[str, Any] = {"likelihood": "categorical", "structure": "full", "memory": 4_000_000}
     planned = plan(model, data(), **options)
     assert not planned.fits
     with pytest.raises(MemoryBudgetError, match=r"Structures that fit: .*'diagonal'.*'kfac'") as caught:
@@ -221,7 +216,7 @@ def test_a_run_over_the_budget_is_refused_before_it_starts(monkeypatch: pytest.M
     assert "'full' (" not in str(caught.value)
     assert "does not fit" in str(planned)
     looked = len(read)
-    with pytest.raises(MemoryBudgetError, match="expected at most 2 MB"):
+    with pytest.raises(MemoryBudgetError, match="expected at most 4 MB"):
         fit_curvature(model, data(100_000), **options)
     assert len(read) - looked < 20
 
@@ -302,9 +297,12 @@ def test_unknown_options_are_refused(options: dict[str, Any], error: type[Except
         plan(sequence(), data(), likelihood="categorical", **options)
 
 
-def test_the_default_budget_is_half_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[plan.__module__], "free_memory", lambda _: 10_000_000)
-    assert plan(sequence(), data(), likelihood="categorical").budget == 5_000_000
+def test_the_default_budget_is_half_of_what_is_free() -> None:
+    cpu = torch.device("cpu")
+    before = free_memory(cpu)
+    budget = plan(sequence(), data(), likelihood="categorical").budget
+    free = before, free_memory(cpu)
+    assert 0.4 * min(free) < budget < 0.6 * max(free)  # other processes take and give back memory meanwhile
 
 
 def test_a_plan_is_frozen() -> None:

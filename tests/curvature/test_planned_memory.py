@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 from typing import Any
 
 import pytest
@@ -11,23 +10,34 @@ import torch
 from torch import Tensor, nn
 
 import bayescope as bs
-from bayescope.laplace import LaplaceFit, RowSample, read_slope
-from bayescope.likelihoods import Gaussian
+from bayescope.curvature import CurvatureOptions
+from bayescope.laplace import LaplaceFit, LaplaceOptions, own_copy
+from bayescope.likelihoods import Categorical, Gaussian, Likelihood
+from bayescope.posterior import GaussianPosterior
 from tests.curvature.test_plan import MODELS, Peak, initialised, linear, randn, sequence
+from tests.precision.cases import Calls
 
 pytestmark = pytest.mark.filterwarnings("ignore::bayescope.errors.ConvergenceWarning")  # nothing is trained
 
 MOST, LEAST = 1.5, 0.8
-
-
-@pytest.fixture(autouse=True)
-def _no_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison with the network is a prediction, which the plan counts apart: no rows are kept for it."""
-    monkeypatch.setattr(sys.modules[read_slope.__module__], "RowSample", lambda: RowSample(0))
+CATEGORICAL = Categorical()
 
 
 def labelled(rows: int, inputs: int, classes: int) -> tuple[Tensor, Tensor]:
     return randn(rows, inputs), torch.arange(rows) % classes
+
+
+def posterior(
+    model: nn.Module,
+    data: tuple[Tensor, Tensor],
+    prior_precision: float,
+    likelihood: Likelihood = CATEGORICAL,
+    weights: str = "all",
+    **options: Any,
+) -> GaussianPosterior:
+    """Laplace's posterior without the comparison with the network, a prediction that the plan counts apart."""
+    asked = LaplaceOptions(likelihood, weights, curved=CurvatureOptions(**options))
+    return asked.fit(own_copy(model), data, prior_precision, generator=0, sampled_rows=0).posterior()
 
 
 CASES: dict[str, tuple[nn.Module, tuple[Tensor, Tensor], dict[str, Any]]] = {
@@ -66,12 +76,12 @@ def test_a_fit_takes_what_was_planned(name: str, structure: str, dtype: torch.dt
     """
     model, (x, y), given = CASES[name]
     model, x = copy.deepcopy(model).to(dtype), x.to(dtype) if x.is_floating_point() else x
-    options = {"likelihood": "categorical", "structure": structure, "memory": 2**34, **given}
+    options = {"structure": structure, "memory": 2**34, **given}
     if structure == "low_rank":
         options["rank"] = 10
-    planned = bs.plan(model, (x, y), **options)
+    planned = bs.plan(model, (x, y), likelihood="categorical", **options)
     with Peak() as taken:
-        bs.laplace(model, (x, y), generator=0, prior_precision=1.0, **options)
+        posterior(model, (x, y), 1.0, **options)
     assert LEAST * taken.bytes <= planned.bytes <= MOST * taken.bytes
 
 
@@ -81,9 +91,7 @@ def test_three_matrices_are_all_that_a_dense_fit_takes(structure: str) -> None:
     model = initialised(nn.Sequential(linear(30, 20), nn.Tanh(), linear(20, 20)))
     options: dict[str, Any] = {"blocks": [["*"]]} if structure == "block" else {}
     with Peak() as taken:
-        q = bs.laplace(
-            model, labelled(8, 30, 20), likelihood="categorical", structure=structure, prior_precision=2.0, **options
-        )
+        q = posterior(model, labelled(8, 30, 20), 2.0, structure=structure, **options)
     matrix = 8 * q.sizes[0] ** 2
     assert 3 * matrix < taken.bytes < 3.7 * matrix  # columns of L⁻¹, some at a time, come on top
 
@@ -102,24 +110,22 @@ def test_cotangents_that_have_been_read_are_gone_while_the_next_ones_travel() ->
 
 
 def fitted() -> LaplaceFit:
-    q = bs.laplace(sequence(2).double(), (randn(32, 20).double(), randn(32, 2).double()), likelihood=Gaussian(0.5),
-                   structure="full", prior_precision=1.0)  # fmt: skip
+    data = randn(32, 20).double(), randn(32, 2).double()
+    q = posterior(sequence(2).double(), data, 1.0, Gaussian(0.5), structure="full")
     assert isinstance(q.fit, LaplaceFit)
     return q.fit
 
 
-def test_what_a_fit_is_asked_under_its_own_prior_is_factorised_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    count = [0]
-    factorise = torch.linalg.cholesky_ex
-    monkeypatch.setattr("torch.linalg.cholesky_ex", lambda a: count.__setitem__(0, count[0] + 1) or factorise(a))
-    fit = fitted()
-    assert count == [1]
-    assert fit.posterior().precision is fit.precision()
-    for answer in (fit.log_evidence, fit.newton_decrement, fit.effective_parameters):
-        answer()
-    assert count == [1]
-    fit.log_evidence(3.0)
-    assert count == [2]
+def test_what_a_fit_is_asked_under_its_own_prior_is_factorised_once() -> None:
+    with Calls("cholesky_ex") as calls:
+        fit = fitted()
+        assert calls.count == 1
+        assert fit.posterior().precision is fit.precision()
+        for answer in (fit.log_evidence, fit.newton_decrement, fit.effective_parameters):
+            answer()
+        assert calls.count == 1
+        fit.log_evidence(3.0)
+        assert calls.count == 2
 
 
 def test_noise_in_its_graph_is_not_kept() -> None:

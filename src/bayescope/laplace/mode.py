@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bayescope.curvature.kinds import Observations
 from bayescope.curvature.passes import DIFFERS
 from bayescope.errors import InputError
-from bayescope.laplace.training_rows import RowSample, TrainingRows
+from bayescope.laplace.training_rows import ROWS, RowSample, TrainingRows
 from bayescope.likelihoods import Likelihood
 from bayescope.network.batches import Batches
 from bayescope.network.fingerprint import Fingerprint
@@ -78,6 +78,7 @@ def read_slope(
     *,
     at_once: int | None = None,
     progress: bool = False,
+    sampled_rows: int = ROWS,
 ) -> Slope:
     """Reads Σ log p(y∣f) and its gradient in the random weights at their present values, in eval mode.
 
@@ -94,6 +95,7 @@ def read_slope(
         likelihood: p(y∣f).
         at_once: the most rows that are read together; ``None`` for those of a batch.
         progress: whether a bar is drawn.
+        sampled_rows: the most rows that are kept.
 
     Raises:
         InputError: if the data do not fit the model or the likelihood, or an output is not finite.
@@ -101,7 +103,7 @@ def read_slope(
     processes = present()
     parameters, shard = weights.parameters(module), batches.shard
     sums = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in parameters.items()}
-    total, fingerprint, sample = torch.zeros((), dtype=torch.float64), Fingerprint(), RowSample()
+    total, fingerprint, sample = torch.zeros((), dtype=torch.float64), Fingerprint(), RowSample(sampled_rows)
     rows = observed = 0
     dtypes = {p.dtype for p in module.parameters() if p.is_floating_point()}
     # Recurrent layers of cuDNN have no backward pass in eval mode; torch's own kernels do.

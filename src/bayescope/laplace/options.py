@@ -12,6 +12,7 @@ from bayescope import checks
 from bayescope.curvature import CurvatureOptions, fit_curvature
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.mode import positions, read_slope
+from bayescope.laplace.training_rows import ROWS
 from bayescope.likelihoods import Likelihood
 from bayescope.network.batches import Batches
 from bayescope.network.model import NetworkModel
@@ -53,6 +54,7 @@ class LaplaceOptions:
         *,
         generator: torch.Generator | int | None = None,
         gradient: bool = True,
+        sampled_rows: int = ROWS,
     ) -> LaplaceFit:
         """Reads the curvature at the module's present weights, and the gradient in one pass more.
 
@@ -62,6 +64,7 @@ class LaplaceOptions:
             prior_precision: in any form that `network_prior` takes.
             generator: draws the labels of "fisher" and the first vectors of "low_rank".
             gradient: whether it is read; without it there is no Newton decrement and no fingerprint.
+            sampled_rows: the most training rows that the fit keeps, to compare its predictions with the network's.
 
         Raises:
             InputError: if passes over the data differ, or something does not fit.
@@ -81,7 +84,13 @@ class LaplaceOptions:
         if not gradient:
             return replace(fit, observations=curvature.rows * positions(module, function.inputs(row)))
         slope = read_slope(
-            module, function.weights, batches, self.likelihood, at_once=curvature.at_once, progress=self.progress
+            module,
+            function.weights,
+            batches,
+            self.likelihood,
+            at_once=curvature.at_once,
+            progress=self.progress,
+            sampled_rows=sampled_rows,
         )
         slope.require_same(curvature.rows, curvature.log_likelihood)
         return replace(
