@@ -4,6 +4,8 @@ import base64
 import hashlib
 import importlib.metadata
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -107,11 +109,20 @@ def test_code_that_runs_at_the_start_is_found(tmp_path):
     assert found == ["spy.pth", "usercustomize"]
 
 
-def test_other_versions_than_the_locks_are_told(tmp_path, monkeypatch):
-    import audit
+# Run by a process of its own, in the folder of the scripts.
+VERSIONS = """
+import audit, importlib.metadata, sys
+print(*audit.check_versions(importlib.metadata.distributions(path=sys.argv[1:])), sep="\\n")
+"""
 
-    monkeypatch.setattr(audit.lock, "locked", lambda: {"Thing": ("2.0", ""), "other": ("1.0", "")})
-    assert list(audit.check_versions(package(tmp_path)[1])) == [
+
+def test_other_versions_than_the_locks_are_told(tmp_path):
+    shutil.copytree(ROOT / ".ci", tmp_path / ".ci")
+    (tmp_path / "lock.txt").write_text("# A head.\nThing==2.0 --hash=sha256:0\nother==1.0 --hash=sha256:1\n")
+    site, _ = package(tmp_path / "site")
+    command = [sys.executable, "-c", VERSIONS, site]
+    done = subprocess.run(command, cwd=tmp_path / ".ci", capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
         "other: expected 1.0, as in lock.txt, got nothing",
         "thing: expected 2.0, as in lock.txt, got 1.0",
     ]

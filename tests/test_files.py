@@ -1,17 +1,16 @@
 """Files appear whole or not at all."""
 
-import errno
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
-from bayescope import files
-from bayescope.errors import BayescopeWarning, InputError
+from bayescope.errors import InputError
 from bayescope.files import UNFINISHED, only_writer, staged, usable_folder
 
 
@@ -136,21 +135,47 @@ def test_a_folder_in_the_place_of_a_file_is_refused_before_any_file_moves(tmp_pa
     assert [file.name for file in tmp_path.iterdir()] == ["b.txt"]
 
 
+# Run by a process of its own, whose calls of the operating system fail as a hook of Python's audit says.
+FAILING = """
+import errno, os, sys
+from pathlib import Path
+from bayescope.errors import InputError
+from bayescope.files import only_writer, staged
+folder = Path(sys.argv[1])
+
+def hook(event, arguments):
+{hook}
+
+sys.addaudithook(hook)
+{program}
+"""
+
+
+def run_failing(folder, hook, program):
+    """What a program prints, for which some calls of the operating system fail."""
+    code = FAILING.format(hook=indent(hook, "    "), program=program)
+    done = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, timeout=100, check=True)
+    return done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
-    ("failure", "raised"), [(OSError(5, "worn out"), InputError), (KeyboardInterrupt(), KeyboardInterrupt)]
+    ("failure", "raised"), [("OSError(5, 'worn out')", "InputError"), ("KeyboardInterrupt", "KeyboardInterrupt")]
 )
-def test_moves_before_one_that_fails_are_taken_back(tmp_path, monkeypatch, failure, raised):
+def test_moves_before_one_that_fails_are_taken_back(tmp_path, failure, raised):
     (tmp_path / "a.txt").write_text("old")
-    move = Path.replace
-
-    def replace(self, target):
-        if Path(target).name == "c.txt":
-            raise failure
-        return move(self, target)
-
-    monkeypatch.setattr(Path, "replace", replace)
-    with pytest.raises(raised):
-        write_three(tmp_path)
+    hook = f"""
+if event == "os.rename" and Path(arguments[1]).name == "c.txt":
+    raise {failure}
+"""
+    program = f"""
+try:
+    with staged(folder) as stage:
+        for name in "abc":
+            (stage / f"{{name}}.txt").write_text(name)
+except {raised}:
+    print("raised")
+"""
+    assert run_failing(tmp_path, hook, program) == "raised\n"
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a.txt", "old")]
 
 
@@ -236,30 +261,35 @@ def test_the_lock_of_a_killed_process_is_taken_away_with_the_next_output(tmp_pat
     assert sorted(file.name for file in tmp_path.iterdir()) == [fresh.name, "table.txt"]
 
 
-def test_a_lock_whose_file_has_just_been_removed_counts_for_nothing(tmp_path, monkeypatch):
-    def removed_meanwhile(*_):
-        for file in tmp_path.iterdir():
-            file.unlink()
-
-    monkeypatch.setattr(files.fcntl, "flock", removed_meanwhile)
-    with pytest.raises(InputError, match="no other process"), only_writer("--out", tmp_path / "m.bayes"):
+def test_a_lock_whose_file_has_just_been_removed_counts_for_nothing(tmp_path):
+    hook = """
+if event == "fcntl.flock":
+    for file in folder.iterdir():
+        file.unlink()
+"""
+    program = """
+try:
+    with only_writer("--out", folder / "m.bayes"):
         pass
+except InputError as error:
+    print(error)
+"""
+    assert "no other process" in run_failing(tmp_path, hook, program)
 
 
-def test_where_there_are_no_locks_files_are_written_and_a_warning_says_so(tmp_path, monkeypatch):
-    def no_locks(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
-
+def test_where_there_are_no_locks_files_are_written_and_a_warning_says_so(tmp_path):
     left = tmp_path / f"{UNFINISHED}old"
     left.mkdir()
     age(left)
-    monkeypatch.setattr(files.fcntl, "flock", no_locks)
-    with (
-        pytest.warns(BayescopeWarning, match="a file system with locks"),
-        only_writer("--out", tmp_path / "m.bayes"),
-        staged(tmp_path) as stage,
-    ):
-        (stage / "m.bayes").write_text("whole")
+    hook = """
+if event == "fcntl.flock":
+    raise OSError(errno.ENOLCK, "No locks available")
+"""
+    program = """
+with only_writer("--out", folder / "m.bayes"), staged(folder) as stage:
+    (stage / "m.bayes").write_text("whole")
+"""
+    assert "a file system with locks" in run_failing(tmp_path, hook, program)
     assert sorted(file.name for file in tmp_path.iterdir()) == [left.name, "m.bayes"]
 
 

@@ -1,30 +1,29 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, final
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import bayescope as bs
-from bayescope import memory
 from bayescope.errors import MemoryBudgetError
-from bayescope.memory import free_memory, readable, refuse_ran_out
+from bayescope.memory import free_memory, memory_limit, readable, refuse_ran_out, require_memory
+
+if sys.platform != "win32":
+    import resource
 
 CPU = torch.device("cpu")
-GIB = 2**30
-
-
-@pytest.fixture
-def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process of the tests without limits of its own."""
-    monkeypatch.setattr(memory, "_left_of_process", lambda _: iter(()))
+MIB = 2**20  # a limit of the process of the tests leaves more than some of these
 
 
 def system(root: Path, files: dict[str, object]) -> Path:
-    """A file system with the given files of /proc and /sys, and 20 GiB of available memory."""
-    for name, content in {"proc/meminfo": f"MemTotal: 1 kB\nMemAvailable: {20 * 2**20} kB", **files}.items():
+    """A file system with the given files of /proc and /sys, and 20 MiB of available memory."""
+    for name, content in {"proc/meminfo": f"MemTotal: 1 kB\nMemAvailable: {20 * 2**10} kB", **files}.items():
         place = root / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(f"{content}\n")
@@ -47,39 +46,48 @@ def groups(version: int, limits: dict[str, object], used: int) -> dict[str, obje
     return files
 
 
-@pytest.mark.usefixtures("unlimited")
 @pytest.mark.parametrize("tightest", ["a/b/c", "a/b", "a", "."])
 @pytest.mark.parametrize("version", [1, 2])
 def test_each_control_group_above_the_process_limits_it(version: int, tightest: str, tmp_path: Path) -> None:
     own = "0::/a/b/c" if version == 2 else "9:cpu,cpuacct:/z\n7:memory:/a/b/c"
     unlimited = "max" if version == 2 else 2**63 - 4096
     limits = dict.fromkeys((".", "a", "a/b", "a/b/c"), unlimited)
-    open_to_all = system(tmp_path / "all", {"proc/self/cgroup": own, **groups(version, limits, GIB)})
-    assert free_memory(CPU, open_to_all) == 20 * GIB
-    beside = {"a/d": 2 * GIB, "z": 2 * GIB}  # groups that the process is not in
-    limited = groups(version, {**limits, tightest: 5 * GIB, **beside}, GIB)
-    assert free_memory(CPU, system(tmp_path / "few", {"proc/self/cgroup": own, **limited})) == 4 * GIB
+    open_to_all = system(tmp_path / "all", {"proc/self/cgroup": own, **groups(version, limits, MIB)})
+    assert free_memory(CPU, open_to_all) == 20 * MIB
+    beside = {"a/d": 2 * MIB, "z": 2 * MIB}  # groups that the process is not in
+    limited = groups(version, {**limits, tightest: 5 * MIB, **beside}, MIB)
+    assert free_memory(CPU, system(tmp_path / "few", {"proc/self/cgroup": own, **limited})) == 4 * MIB
 
 
-@pytest.mark.usefixtures("unlimited")
 def test_a_container_that_shows_its_own_group_alone_is_limited_by_it(tmp_path: Path) -> None:
-    files = groups(2, {".": 3 * GIB}, GIB)
-    assert free_memory(CPU, system(tmp_path / "elsewhere", {"proc/self/cgroup": "0::/docker/x", **files})) == 2 * GIB
-    assert free_memory(CPU, system(tmp_path / "silent", files)) == 2 * GIB
+    files = groups(2, {".": 3 * MIB}, MIB)
+    assert free_memory(CPU, system(tmp_path / "elsewhere", {"proc/self/cgroup": "0::/docker/x", **files})) == 2 * MIB
+    assert free_memory(CPU, system(tmp_path / "silent", files)) == 2 * MIB
 
 
-@pytest.mark.usefixtures("unlimited")
 def test_files_that_were_read_do_not_count_as_used(tmp_path: Path) -> None:
-    statistics = {"sys/fs/cgroup/memory.stat": f"anon 5\ninactive_file {2 * GIB}\nactive_file {GIB}\nshmem 7"}
-    assert free_memory(CPU, system(tmp_path, {**groups(2, {".": 6 * GIB}, 4 * GIB), **statistics})) == 5 * GIB
-    full = {**groups(2, {".": GIB}, 2 * GIB), "sys/fs/cgroup/memory.stat": "anon 5"}
+    statistics = {"sys/fs/cgroup/memory.stat": f"anon 5\ninactive_file {2 * MIB}\nactive_file {MIB}\nshmem 7"}
+    assert free_memory(CPU, system(tmp_path, {**groups(2, {".": 6 * MIB}, 4 * MIB), **statistics})) == 5 * MIB
+    full = {**groups(2, {".": MIB}, 2 * MIB), "sys/fs/cgroup/memory.stat": "anon 5"}
     assert free_memory(CPU, system(tmp_path, full)) == 0
 
 
-@pytest.mark.usefixtures("unlimited")
 def test_a_system_that_does_not_tell_forbids_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("os.sysconf_names", {})
+    if sys.platform != "win32":
+        limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+        if any(limit != resource.RLIM_INFINITY for limit in limits):
+            pytest.skip("the process of the tests has a limit of its own, which is a system's word")
+        monkeypatch.delitem(os.sysconf_names, "SC_AVPHYS_PAGES", raising=False)
     assert free_memory(CPU, tmp_path) == sys.maxsize
+
+
+def test_within_a_limit_little_is_checked_too() -> None:
+    require_memory(1000, "a table", "Take less.")
+    with memory_limit(999):
+        require_memory(999, "a table", "Take less.")
+        with pytest.raises(MemoryBudgetError, match=r"at most 999 B, but a table would take about 1 kB\. Take less\."):
+            require_memory(1000, "a table", "Take less.")
+    require_memory(1000, "a table", "Take less.")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not hold to these limits, or tell what is used")
@@ -120,11 +128,16 @@ def test_other_errors_are_left_as_they_are(error: BaseException) -> None:
     refuse_ran_out(error)
 
 
-def test_a_fit_that_runs_out_of_memory_says_so_and_leaves_the_estimator_as_it_was(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@final
+class Exhausted(TorchDispatchMode):
+    """Memory that has no room for an eigendecomposition."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return torch.empty(2**60) if "eigh" in str(func) else func(*args, **(kwargs or {}))
+
+
+def test_a_fit_that_runs_out_of_memory_says_so_and_leaves_the_estimator_as_it_was() -> None:
     model = bs.BayesianLinearRegression()
-    monkeypatch.setattr(torch.linalg, "eigh", lambda _: torch.empty(2**60))
-    with pytest.raises(MemoryBudgetError, match="it ran out"):
+    with Exhausted(), pytest.raises(MemoryBudgetError, match="it ran out"):
         model.fit([[0.0], [1.0], [2.0]], [0.0, 1.1, 1.9])
     assert not hasattr(model, "posterior_")

@@ -22,7 +22,7 @@ from bayescope.likelihoods.likelihood import variances
 from bayescope.likelihoods.quasi_monte_carlo import eigenroot
 from bayescope.quadrature import normal_nodes
 from bayescope.special import log_ndtr
-from bayescope.tape.tape import row_blocks
+from bayescope.tape.tape import block_bytes, row_blocks
 
 # Nodes for quantiles of class probabilities with more than two classes: their spacing bounds the error in level.
 QUANTILE_NODES = 4096
@@ -255,7 +255,7 @@ class DrawsLatent:
     def _blocks(self) -> list[Tensor]:
         """The draws of some rows at a time, as many as take `MOMENT_BYTES`; of no rows, one block."""
         draws, rows, outputs = self.values.shape
-        blocks = list(row_blocks(rows, 8 * draws * outputs, MOMENT_BYTES)) or [slice(None)]
+        blocks = list(row_blocks(rows, 8 * draws * outputs, block_bytes(MOMENT_BYTES))) or [slice(None)]
         return [self.values[:, some] for some in blocks]
 
 

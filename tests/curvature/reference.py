@@ -106,7 +106,7 @@ def jacobian(case: Case) -> Tensor:
 def log_prob(likelihood: Any, f: Tensor, y: Tensor) -> Tensor:
     """log p(y∣f) of one observation, f of shape (C,)."""
     if likelihood.name == "categorical":
-        return f.log_softmax(-1)[y.long()]
+        return 0.0 * f.sum() if y == likelihood.ignored else f.log_softmax(-1)[y.long()]
     if likelihood.name == "gaussian":
         noise = likelihood.noise_variance.expand(f.shape)
         return -0.5 * ((y - f).square() / noise + torch.log(2 * math.pi * noise)).sum()

@@ -12,12 +12,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 from bayescope import laplace
 from bayescope.errors import ConvergenceWarning, UnsupportedError
 from bayescope.laplace import LaplaceFit
-from bayescope.laplace import laplace as laplace_module
 from bayescope.likelihoods import Gaussian
 from bayescope.posterior import GaussianPosterior, Posterior
 from bayescope.priors import Prior
@@ -155,16 +154,24 @@ def test_files_and_copies_can_be_conditioned() -> None:
         assert torch.equal(twin.condition((x[60:], y[60:])).mean, truth)
 
 
-def test_bases_that_differ_do_not_add(monkeypatch: pytest.MonkeyPatch) -> None:
-    net, x, y = classifier(60)
-    q = laplace(net, (x[:60], y[:60]), likelihood="categorical", structure="ekfac")
+class Unread(Dataset[Any]):
+    """Rows that nobody is to ask for."""
 
-    def unread(*_: Any, **__: Any) -> None:
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, row: int) -> Any:
         raise AssertionError("nothing is to be read")
 
-    monkeypatch.setattr(laplace_module, "read_slope", unread)
+
+def test_bases_that_differ_do_not_add() -> None:
+    net, x, y = classifier(60)
+    q = laplace(net, (x[:60], y[:60]), likelihood="categorical", structure="ekfac")
     with pytest.raises(UnsupportedError, match=r"condition: .*'ekfac'.*Take structure='kfac'"):
-        q.condition((x[60:], y[60:]))
+        q.condition(Unread())
+    kfac = laplace(net, (x[:60], y[:60]), likelihood="categorical", structure="kfac")
+    with pytest.raises(AssertionError, match="nothing is to be read"):
+        kfac.condition(Unread())
 
 
 def test_the_noise_that_was_tuned_is_what_new_data_have() -> None:

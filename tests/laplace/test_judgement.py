@@ -36,16 +36,17 @@ from bayescope.laplace import (
     tune_prior,
 )
 from bayescope.likelihoods import Categorical, Gaussian
+from bayescope.models import Model
 from bayescope.network import ReadingLimits
 from bayescope.network.batches import Batches
 from bayescope.network.fingerprint import Fingerprint
-from bayescope.network.model import NetworkModel
 from bayescope.network.priors import network_prior
-from bayescope.network.recording import Recording
 from bayescope.network.weights import Weights
 from bayescope.posterior import DrawsPosterior
+from bayescope.precision import Precision
 from bayescope.processes import present
-from tests.laplace.problems import flat, mlp, normal, nothing_written, seeded, set_flat
+from bayescope.tape import Tape
+from tests.laplace.problems import flat, gaussian, mlp, normal, nothing_written, seeded, set_flat
 
 TABLES: dict[str, Callable[[int], tuple[np.ndarray, np.ndarray]]] = {
     "moons": lambda seed: make_moons(400, noise=0.3, random_state=seed),
@@ -332,44 +333,68 @@ def labelled(positions: int, outputs: int) -> tuple[Tensor, Tensor]:
     return (x[:, 0], y[:, 0]) if positions == 1 else (x, y)
 
 
+class Counted:
+    """A precision that counts the derivatives it is asked about: in all, and the most of a row at once."""
+
+    def __init__(self, precision: Precision) -> None:
+        self.precision, self.read, self.largest = precision, 0, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.precision, name)
+
+    def _count(self, tape: Tape) -> None:
+        self.read += tape.rows * tape.outputs
+        self.largest = max(self.largest, tape.outputs)
+
+    def covariance_of(self, tape: Tape) -> Tensor:
+        self._count(tape)
+        return self.precision.covariance_of(tape)
+
+    def variance_of(self, tape: Tape) -> Tensor:
+        self._count(tape)
+        return self.precision.variance_of(tape)
+
+
 @pytest.mark.parametrize("positions", [1, 7])
 @pytest.mark.parametrize("outputs", [3, 100])
-def test_the_comparison_reads_few_derivatives(outputs: int, positions: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_comparison_reads_few_derivatives(outputs: int, positions: int) -> None:
     data = labelled(positions, outputs)
     options: dict[str, Any] = {"likelihood": "categorical", "weights": "0.bias", "structure": "full"}
     q = laplace(dense(outputs), data, prior_precision=9.0, **options)
-    read, largest, tape = [0], [0], Recording.tape
-
-    def counted(self: Recording, seeds: Tensor) -> Any:
-        read[0] += self.rows * len(seeds)
-        largest[0] = max(largest[0], len(seeds))
-        return tape(self, seeds)
-
+    counted: Any = Counted(gaussian(q).precision)
     function = q.fit.function  # type: ignore[union-attr]
     network = replace(function.network, limits=ReadingLimits(cotangents=16, variance_bytes=0))
-    fit = replace(q.fit, function=replace(function, network=network))  # type: ignore[type-var]
-    monkeypatch.setattr(Recording, "tape", counted)
-    found = compared(q, fit, Limits(cotangents=30, least=4, places=5))  # type: ignore[arg-type]
+    fit: Any = replace(q.fit, function=replace(function, network=network))  # type: ignore[type-var]
+    found = compared(replace(gaussian(q), precision=counted), fit, Limits(cotangents=30, least=4, places=5))
     assert found is not None
     assert found.observations >= 4
-    assert read[0] <= max(30, 4 * outputs)
-    assert largest[0] <= 16
+    assert 0 < counted.read <= max(30, 4 * outputs)
+    assert counted.largest <= 16
 
 
-def test_draws_of_dense_outputs_are_compared_by_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, data = dense(20), labelled(7, 20)
-    q = laplace(module, data, likelihood="categorical", weights="0.bias", structure="full", prior_precision=9.0)
-    draws = DrawsPosterior(q.sample(64, generator=0)[None], q.record, q.function, q.likelihood)
-    largest, forward = [0], NetworkModel.forward
+class Measured:
+    """A network's function that knows the largest of its answers."""
 
-    def measured(self: NetworkModel, x: Any, theta: Tensor) -> Tensor:
-        f = forward(self, x, theta)
-        largest[0] = max(largest[0], f.numel())
+    def __init__(self, function: Model) -> None:
+        self.function, self.largest = function, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.function, name)
+
+    def forward(self, x: Any, theta: Tensor) -> Tensor:
+        f = self.function.forward(x, theta)
+        self.largest = max(self.largest, f.numel())
         return f
 
-    monkeypatch.setattr(NetworkModel, "forward", measured)
-    assert compared(draws, q.fit, Limits(draws=4, numbers=200, places=1)) is not None  # type: ignore[arg-type]
-    assert largest[0] <= 2 * 4 * 200
+
+def test_draws_of_dense_outputs_are_compared_by_few() -> None:
+    module, data = dense(20), labelled(7, 20)
+    q = laplace(module, data, likelihood="categorical", weights="0.bias", structure="full", prior_precision=9.0)
+    measured: Any = Measured(q.function)
+    draws = DrawsPosterior(q.sample(64, generator=0)[None], q.record, measured, q.likelihood)
+    fit: Any = replace(q.fit, function=measured)  # type: ignore[type-var]
+    assert compared(draws, fit, Limits(draws=4, numbers=200, places=1)) is not None
+    assert 0 < measured.largest <= 2 * 4 * 200
 
 
 def test_rows_at_some_positions_are_compared_as_at_all() -> None:

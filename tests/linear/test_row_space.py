@@ -7,17 +7,19 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import bayescope as bs
-from bayescope import memory
 from bayescope.errors import BayescopeWarning, MemoryBudgetError
 from bayescope.estimators import BayesianLinearRegression, BayesianLogisticRegression, linear, linear_posteriors
-from bayescope.linear import RowSpace, density
+from bayescope.linear import RowSpace
+from bayescope.memory import memory_limit
 from bayescope.precision import DensePrecision, LowRankPrecision
 
 ROWS, COLUMNS = 14, 23
@@ -124,8 +126,22 @@ def test_draws_have_the_prior_where_no_row_tells_of_a_weight() -> None:
     torch.testing.assert_close(spread.diagonal()[:-1], exact.diagonal()[:-1], rtol=0.35, atol=0.0)
 
 
-def test_what_memory_does_not_hold_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "UNCHECKED_BYTES", 0)
+@final
+class Squares(TorchDispatchMode):
+    """Whether a matrix of a certain size is made inside."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size, self.made = size, False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        shapes = [leaf.shape for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
+        self.made |= (self.size, self.size) in shapes
+        return out
+
+
+def test_what_memory_does_not_hold_is_refused_before_it_is_made() -> None:
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((60, 30)), rng.standard_normal(60)
     cases: list[tuple[Any, Any, int]] = [(BayesianLinearRegression(), y, linear.MATRICES)]
@@ -135,15 +151,14 @@ def test_what_memory_does_not_hold_is_refused_before_it_is_made(monkeypatch: pyt
             cases.append((model, y > 0, linear_posteriors.MATRICES[posterior][not given]))
     for model, target, matrices in cases:
         free = 8 * matrices * 31**2
-        with monkeypatch.context() as patch:
-            patch.setattr(memory, "free_memory", lambda _, free=free: free - 1)
-            patch.setattr(density.LinearDensity, "gram", None)  # what would make the first of the matrices
-            with pytest.raises(MemoryBudgetError, match="a fit of 31 weights, with matrices of 31 × 31"):
-                model.fit(X, target)
-    for model, target, matrices in (cases[0], cases[3]):
-        with monkeypatch.context() as patch:
-            patch.setattr(memory, "free_memory", lambda _, free=8 * matrices * 31**2: free)
+        refused = pytest.raises(MemoryBudgetError, match="a fit of 31 weights, with matrices of 31 × 31")
+        with memory_limit(free - 1), Squares(31) as squares, refused:
             model.fit(X, target)
+        assert not squares.made
+    for model, target, matrices in (cases[0], cases[3]):
+        with memory_limit(8 * matrices * 31**2), Squares(31) as squares:
+            model.fit(X, target)
+            assert squares.made
             model.fit(X[:15], target[:15])  # the space of the rows has room
 
 
@@ -177,19 +192,17 @@ def test_no_fit_takes_more_matrices_than_it_asks_for(posterior: str, prior: str)
     assert float(done.stdout) <= asked + 2.1 + 8e6 / 8 / columns**2
 
 
-def test_the_default_leaves_out_what_memory_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_leaves_out_what_memory_does_not_hold() -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((40, 8))  # separable: averaging over Laplace's posterior costs too much
-    monkeypatch.setattr(memory, "UNCHECKED_BYTES", 0)
-    monkeypatch.setattr(memory, "free_memory", lambda _: 8 * 50 * 27**2)
-    with pytest.warns(BayescopeWarning, match="would take too much memory for 27 weights"):
+    warned = pytest.warns(BayescopeWarning, match="would take too much memory for 27 weights")
+    with memory_limit(8 * 50 * 27**2), warned:
         model = BayesianLogisticRegression(prior_precision=1e-3).fit(X, np.digitize(X[:, 0], [-0.5, 0.5]))
     assert model.posterior_.record.method == "laplace"
 
 
 @pytest.mark.parametrize("share", [0.6, 0.9])
-def test_what_memory_holds_is_not_refused(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "UNCHECKED_BYTES", 0)
+def test_what_memory_holds_is_not_refused(share: float) -> None:
     rng = np.random.default_rng(1)
     X, f = rng.standard_normal((80, 20)), rng.standard_normal(80)
     for model, target, matrices in (
@@ -197,5 +210,5 @@ def test_what_memory_holds_is_not_refused(share: float, monkeypatch: pytest.Monk
         (BayesianLogisticRegression(posterior="laplace"), f > 0, linear_posteriors.MATRICES["laplace"][1]),
         (BayesianLogisticRegression(posterior="ep", prior_precision=1.0), f > 0, linear_posteriors.MATRICES["ep"][0]),
     ):
-        monkeypatch.setattr(memory, "free_memory", lambda _, need=8 * matrices * 21**2: int(need / share))
-        model.fit(X, target).predict(X)
+        with memory_limit(int(8 * matrices * 21**2 / share)):
+            model.fit(X, target).predict(X)

@@ -25,7 +25,7 @@ from bayescope.network.substitution import substituted
 from bayescope.network.vectorising import mapped, vectorising
 from bayescope.network.weights import Weights
 from bayescope.reparameterization import GaussianTensor, local_sd
-from bayescope.tape import row_blocks
+from bayescope.tape import block_bytes, row_blocks
 
 # What the weights of some draws take, and what the widest activation of some rows takes at them.
 DRAW_BYTES = 64 * 2**20
@@ -89,7 +89,7 @@ def in_blocks(
         memory: bytes that the draws and the widest activations at them may take.
         beside: how many rows the draws are to have room for.
     """
-    memory = DRAW_BYTES if memory is None else memory
+    memory = block_bytes(DRAW_BYTES) if memory is None else memory
     size = next((p for p in module.parameters() if p.is_floating_point()), torch.empty(0)).element_size()
     row = size * widest(module, owned(take_rows(x, slice(0, 1)), copy=True))
     together = max(1, memory // (size * numbers + row * min(count_rows(x), beside)))
