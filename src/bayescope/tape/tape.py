@@ -23,22 +23,23 @@ CACHE_BYTES = 4 * 2**20
 DEVICE_BYTES = 256 * 2**20
 
 
-_block_bytes: ContextVar[int] = ContextVar("block_bytes", default=BLOCK_BYTES)
+_block_limit: ContextVar[int | None] = ContextVar("block_limit", default=None)
 
 
-def block_bytes() -> int:
-    """The most bytes that a block of rows takes: `BLOCK_BYTES`, or what `block_limit` says."""
-    return _block_bytes.get()
+def block_bytes(usual: int = BLOCK_BYTES) -> int:
+    """The most bytes that a block takes: the usual number, or what `block_limit` says."""
+    limit = _block_limit.get()
+    return usual if limit is None else limit
 
 
 @contextmanager
 def block_limit(limit: int) -> Iterator[None]:
-    """Inside, a block of rows takes at most this many bytes, or is a single row: less memory, and more time."""
-    token = _block_bytes.set(limit)
+    """Inside, a block takes at most this many bytes, or is a single row or draw: less memory, and more time."""
+    token = _block_limit.set(limit)
     try:
         yield
     finally:
-        _block_bytes.reset(token)
+        _block_limit.reset(token)
 
 
 def row_blocks(rows: int, bytes_per_row: int, limit: int | None = None) -> Iterator[slice]:
