@@ -13,7 +13,7 @@ import argparse
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,6 +25,9 @@ from bench.record import RESULTS, ROOT, load
 from bench.suite import SUITE, Benchmark
 
 ALLOWED = 1.2
+
+# Runs a benchmark into a folder, and returns its ratios by what was done.
+Measure = Callable[[Benchmark, Path], dict[str, float]]
 
 
 def our_ratios(results: dict[str, Any]) -> dict[str, float]:
@@ -52,17 +55,19 @@ def measured(benchmark: Benchmark, folder: Path) -> dict[str, float]:
     return our_ratios(load(folder, benchmark.result.rpartition("/")[2]))
 
 
-def check(benchmark: Benchmark, folder: Path) -> tuple[dict[str, float], dict[str, float]]:
-    """The committed ratios and those of now, the medians of three runs where the first is over."""
-    committed = our_ratios(load(RESULTS, benchmark.result))
+def check(
+    benchmark: Benchmark, folder: Path, results: Path, measure: Measure
+) -> tuple[dict[str, float], dict[str, float]]:
+    """The committed ratios and the present ones, which are medians of three runs if the first run is over."""
+    committed = our_ratios(load(results, benchmark.result))
     if not committed:
         raise SystemExit(
             f"{benchmark.name}: expected committed ratios, got none. Run python -m bench {benchmark.name}."
         )
-    now = measured(benchmark, folder)
+    now = measure(benchmark, folder)
     if not slower(committed, now):
         return committed, now
-    return committed, middle([now, measured(benchmark, folder), measured(benchmark, folder)])
+    return committed, middle([now, measure(benchmark, folder), measure(benchmark, folder)])
 
 
 def table(lines: Iterable[tuple[str, str, float, float]]) -> Table:
@@ -73,8 +78,17 @@ def table(lines: Iterable[tuple[str, str, float, float]]) -> Table:
     return told
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Compares; 1 where something has become slower."""
+def main(arguments: Sequence[str] | None = None, *, results: Path = RESULTS, measure: Measure = measured) -> int:
+    """Compare with the committed ratios.
+
+    Args:
+        arguments: of the command line; ``None`` for those of the process.
+        results: the folder of the committed ratios.
+        measure: measures one benchmark.
+
+    Returns:
+        1 if something has become slower, else 0.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     compared = {each.name: each for each in SUITE if each.compared}
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(compared))
@@ -86,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             console.print(f"{name} …")
-            committed, now = check(compared[name], Path(folder))
+            committed, now = check(compared[name], Path(folder), results, measure)
             lines += [(name, work, ratio, now.get(work, float("inf"))) for work, ratio in committed.items()]
             over += [f"{name}: {work}, {growth:.2f} times" for work, growth in slower(committed, now).items()]
     console.print(table(lines))

@@ -258,7 +258,7 @@ def main() -> None:
             results["speed"].append(speed(network, device, images_, batch, chosen.turns))
     origin, said = record.made("bench.large_models"), (__doc__ or "").split("\n\n")[2]
     origin = record.partly(origin) if only else origin
-    name = record.on_device("large_models", device)
+    name = record.on_gpu("large_models", record.gpu_of(device))
     parts = ["## Speed", speeds(results), "## Public paths", paths_told(results)]
     text = record.page(f"Large networks on {results['device']}", origin, said, parts)
     record.save(record.folder(chosen), name, {"made": origin, **results}, text)

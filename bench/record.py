@@ -43,9 +43,14 @@ def default_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def on_device(name: str, device: torch.device) -> str:
-    """The name of results: those of a GPU carry its own."""
-    return name if device.type == "cpu" else "_".join([name, *torch.cuda.get_device_name(device).lower().split()])
+def gpu_of(device: torch.device) -> str | None:
+    """The name of a GPU, such as ``"NVIDIA H100 80GB HBM3"``; ``None`` for a CPU."""
+    return None if device.type == "cpu" else torch.cuda.get_device_name(device)
+
+
+def on_gpu(name: str, gpu: str | None) -> str:
+    """The name of the results on a GPU, which has the name of the GPU in it; on a CPU the plain name."""
+    return "_".join([name, *(gpu or "").lower().split()])
 
 
 def folder(options: argparse.Namespace) -> Path:

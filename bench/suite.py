@@ -39,8 +39,11 @@ class Benchmark:
     @property
     def result(self) -> str:
         """The path of its results in their folder, without an ending."""
-        name = self.name.replace(".", "/")
-        return record.on_device(name, record.default_device()) if self.gpu else name
+        return self.result_on(record.gpu_of(record.default_device()))
+
+    def result_on(self, gpu: str | None) -> str:
+        """The path of the results on a machine with this GPU, or with none."""
+        return record.on_gpu(self.name.replace(".", "/"), gpu if self.gpu else None)
 
 
 SUITE = (

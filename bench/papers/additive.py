@@ -201,12 +201,12 @@ def extra(results: Results) -> list[str]:
 # --- running ----------------------------------------------------------------------------------------------------------
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Runs what is missing, prints and saves."""
     parser = options(__doc__, (*SETS, *EXTRA), range(5))
     parser.set_defaults(jobs=1, sets=[*SETS, "adult"])
     parser.add_argument("--models", nargs="+", default=list(USUAL), choices=list(MODELS))
-    chosen = chosen_of(parser, models=["linear", "la_nam"])
+    chosen = chosen_of(parser, "bench.papers.additive", argv, models=["linear", "la_nam"])
     keys = [(name, fold) for name in chosen.sets for fold in chosen.seeds if fold in folds(name)]
     logs = logs_of(chosen.out / "additive.jsonl", MODELS)
     failed = sum(run(partial(task, model=model), keys, logs[model], chosen) for model in chosen.models)
@@ -217,7 +217,13 @@ def main() -> None:
         for model, own in records.items()
     }
     if records:
-        save(chosen.out / "additive", tables(results), {"threads": THREADS, "records": records}, show=chosen.show)
+        save(
+            chosen.out / "additive",
+            tables(results),
+            {"threads": THREADS, "records": records},
+            chosen.module,
+            show=chosen.show,
+        )
     if failed:
         raise SystemExit(1)
 

@@ -219,13 +219,13 @@ def tables(records: dict[str, Sequence[Record]], stays_of_each: int) -> list[str
     ]
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Runs what is missing, prints and saves."""
     parser = options(__doc__, ("icu",), range(3))
     parser.set_defaults(jobs=1)
     parser.add_argument("--models", nargs="+", default=["risk", *USUAL], choices=["risk", *MODELS])
     parser.add_argument("--rows", type=int, default=ROWS)
-    chosen = chosen_of(parser, models=["risk", "la_nam"], rows=1_000)
+    chosen = chosen_of(parser, "bench.papers.additive_icu", argv, models=["risk", "la_nam"], rows=1_000)
     keys = [(name, seed) for name in chosen.sets for seed in chosen.seeds]
     settings = {} if chosen.rows == ROWS else {"rows": chosen.rows}
     logs = logs_of(chosen.out / "additive_icu.jsonl", ("risk", *MODELS), **settings)
@@ -234,7 +234,7 @@ def main() -> None:
     records = {model: list(found.values()) for model, log in logs.items() if (found := log.shown())}
     if records:
         whole = {"threads": THREADS, "records": records}
-        save(chosen.out / "additive_icu", tables(records, chosen.rows), whole, show=chosen.show)
+        save(chosen.out / "additive_icu", tables(records, chosen.rows), whole, chosen.module, show=chosen.show)
     if failed:
         raise SystemExit(1)
 

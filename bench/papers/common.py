@@ -61,13 +61,6 @@ def mlp(sizes: Sequence[int], activation: type[nn.Module], seed: int) -> nn.Modu
     return initialised(nn.Sequential(*layers[:-1]), seed)
 
 
-def module_run() -> str:
-    """The name of the benchmark that runs: ``"bench.papers.mnist"``."""
-    spec = sys.modules["__main__"].__spec__
-    assert spec is not None, "benchmarks are run by `python -m`"
-    return spec.name
-
-
 # --- running ----------------------------------------------------------------------------------------------------------
 
 
@@ -158,11 +151,12 @@ def run(task: Task, keys: Iterable[Key], log: Log, chosen: argparse.Namespace) -
         task: a function at module level of the set and the seed.
         keys: the sets and seeds.
         log: where results are found and kept.
-        chosen: how many processes (`jobs`), and whether what is there is computed once more (`again`).
+        chosen: the benchmark (`module`), how many processes (`jobs`), whether existing results are computed once more
+            (`again`), and whether nothing is computed (`show`).
     """
     if chosen.show:
         return 0
-    wanted, of = list(keys), code(module_run())
+    wanted, of = list(keys), code(chosen.module)
     done = [key for key, each in log.shown().items() if (log.lasting or each.get("code") == of) and not chosen.again]
     missing = [key for key in wanted if key not in done]
     failed = 0
@@ -202,7 +196,7 @@ def experiment(
     order = list(dict.fromkeys(each for each, _ in found))
     records = [found[key] for key in sorted(found, key=lambda key: (order.index(key[0]), key[1]))]
     if records:
-        save(chosen.out / name, tables(records), {**settings, "records": records}, show=chosen.show)
+        save(chosen.out / name, tables(records), {**settings, "records": records}, chosen.module, show=chosen.show)
     if failed:
         raise SystemExit(1)
 
@@ -218,9 +212,19 @@ def options(doc: str | None, sets: Sequence[str], seeds: Sequence[int]) -> argpa
     return parser
 
 
-def chosen_of(parser: argparse.ArgumentParser, **quick: Any) -> argparse.Namespace:
-    """The arguments; of a quick run the first set and seed, and the values that are given here."""
-    chosen = parser.parse_args()
+def chosen_of(
+    parser: argparse.ArgumentParser, module: str, argv: Sequence[str] | None, **quick: Any
+) -> argparse.Namespace:
+    """The arguments of a run.
+
+    Args:
+        parser: made by `options`.
+        module: the benchmark, such as ``"bench.papers.mnist"``.
+        argv: of the command line; ``None`` for those of the process.
+        quick: values of a quick run, which takes the first set and seed alone.
+    """
+    chosen = parser.parse_args(argv)
+    chosen.module = module
     if chosen.quick:
         # Another process would take longer to import what it needs than to do what a quick run has to do.
         chosen.sets, chosen.seeds, chosen.again, chosen.jobs = chosen.sets[:1], chosen.seeds[:1], True, 0
@@ -252,16 +256,17 @@ class Estimate:
         return mean if math.isnan(self.error) else f"{mean} ± {self.error:.{digits}f}"
 
 
-def save(path: Path, lines: Sequence[str], results: Mapping[str, Any], *, show: bool = False) -> None:
+def save(path: Path, lines: Sequence[str], results: Mapping[str, Any], module: str, *, show: bool = False) -> None:
     """Prints the lines, and writes them beside the numbers as .md and .json, and which code made how many of these.
 
     Args:
         path: of both, without an ending.
         lines: of the page, its title first.
         results: the numbers; those under ``"records"`` are results, in one list or in a list for each model.
+        module: the benchmark that made them.
         show: write the page alone, from numbers that are there.
     """
-    origin = origin_of(flat(results["records"]), load(path.parent, path.name).get("made"), show=show)
+    origin = origin_of(flat(results["records"]), load(path.parent, path.name).get("made"), module, show=show)
     told = made_told(flat(results["records"]), origin)
     title, *rest = lines
     text = page(title.removeprefix("# "), None, "\n".join(rest), [told])
@@ -272,19 +277,20 @@ def save(path: Path, lines: Sequence[str], results: Mapping[str, Any], *, show: 
     write(path.parent, path.name, ({"made": origin} if origin else {}) | dict(results), text)
 
 
-def origin_of(records: Sequence[Record], before: Record | None, *, show: bool) -> Record | None:
+def origin_of(records: Sequence[Record], before: Record | None, module: str, *, show: bool) -> Record | None:
     """How results count as made: as the last of them; None where none says how.
 
     Args:
         records: the results.
         before: what was said of them when they were last written.
+        module: the benchmark that made them.
         show: whether nothing was computed now.
     """
     last = max((record["when"] for record in records if "when" in record), default=None)
     codes = {record.get("code") for record in records}
     if last is None or show or (before is not None and before["when"] >= last):
         return before
-    return made(module_run()) | {"when": last, "code": codes.pop() if len(codes) == 1 else "several"}
+    return made(module) | {"when": last, "code": codes.pop() if len(codes) == 1 else "several"}
 
 
 def made_told(records: Sequence[Record], origin: Record | None) -> str:

@@ -175,13 +175,13 @@ def outside_told(records: Sequence[Record], method: str, score: str, names: Iter
     return [*told, "" if method == "map" else Estimate.of(pairs).told(signed=True)]
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Runs what is missing, prints and saves."""
     parser = options(__doc__, ("mnist",), SEEDS)
     parser.add_argument("--rows", type=int, default=55_000)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--tested", type=int, default=TESTED, help="how many digits to test on")
-    chosen = chosen_of(parser, rows=200, epochs=1, tested=50)
+    chosen = chosen_of(parser, "bench.papers.mnist", argv, rows=200, epochs=1, tested=50)
     settings = {"rows": chosen.rows, "epochs": chosen.epochs, "precision": PRECISION}
     if chosen.tested != TESTED:
         settings["tested"] = chosen.tested

@@ -238,11 +238,11 @@ def decrements(own: Sequence[Record], method: str) -> str:
     return f"{median['newton_decrement']:.2g}, γ {median['effective_parameters']:.0f}{told}"
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Runs what is missing, prints and saves."""
     parser = options(__doc__, SETS, SEEDS)
     parser.add_argument("--structure", default="kfac")
-    chosen = chosen_of(parser)
+    chosen = chosen_of(parser, "bench.papers.uci_classification", argv)
     settings = {"structure": chosen.structure, "precisions": PRECISIONS, "training": TRAINING, "every": EVERY}
     keys = [(name, seed) for seed in chosen.seeds for name in chosen.sets]
     one = partial(task, structure=chosen.structure)

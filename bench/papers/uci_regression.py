@@ -124,13 +124,19 @@ def tables(records: Sequence[Record], settings: Record) -> list[str]:
     return [*lines, table(header, rows), "", *section(beside_dropout(records), CAUSES, said)]
 
 
-def main(modes: int = 1, sets: Sequence[str] = SETS) -> None:
+def main(
+    argv: Sequence[str] | None = None,
+    *,
+    modes: int = 1,
+    sets: Sequence[str] = SETS,
+    module: str = "bench.papers.uci_regression",
+) -> None:
     """Runs what is missing, prints and saves; so many modes of these sets unless the arguments say otherwise."""
     parser = options(__doc__, SETS, range(20))
     parser.set_defaults(sets=list(sets))
     parser.add_argument("--structure", default="full")
     parser.add_argument("--modes", type=int, default=modes)
-    chosen = chosen_of(parser)
+    chosen = chosen_of(parser, module, argv)
     settings = {"structure": chosen.structure, "training": TRAINING, "paces": PACES}
     name = "uci_regression"
     if chosen.modes > 1:

@@ -7,12 +7,14 @@ The other sets are left out, for time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bench.papers import uci_regression
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Runs what is missing, prints and saves."""
-    uci_regression.main(modes=5, sets=("bostonHousing",))
+    uci_regression.main(argv, modes=5, sets=("bostonHousing",), module="bench.papers.uci_regression_5_modes")
 
 
 if __name__ == "__main__":

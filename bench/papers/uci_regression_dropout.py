@@ -153,9 +153,9 @@ def tables(records: Sequence[Record]) -> list[str]:
     return [*lines, table(header, rows), "", *section(beside_dropout(records), CAUSES, said)]
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Runs what is missing, prints and saves."""
-    chosen = chosen_of(options(__doc__, SETS, range(20)))
+    chosen = chosen_of(options(__doc__, SETS, range(20)), "bench.papers.uci_regression_dropout", argv)
     settings = {"training": TRAINING, "paces": PACES, "rates": RATES, "passes": PASSES}
     keys = [(name, split) for split in chosen.seeds for name in chosen.sets]
     experiment(chosen, "uci_regression_dropout", settings, task, keys, tables)

@@ -8,10 +8,12 @@ import json
 import math
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from bench.papers.common import Estimate, Log, made_told, origin_of, run, save
 from bench.papers.compared import HEADING, UNKNOWN, Comparison, section
@@ -120,16 +122,12 @@ def test_every_page_has_its_comparison_and_how_it_was_made(name: str) -> None:
 
 @needs_data
 @pytest.mark.parametrize("name", RUNS)
-def test_a_page_is_what_its_numbers_give(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_is_what_its_numbers_give(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`--show` writes the committed page from the committed numbers, computes nothing and leaves these alone."""
     for path in PAPERS.glob("*.json"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     benchmark = importlib.import_module(f"bench.papers.{name}")
-    monkeypatch.setattr(sys, "argv", [name, "--show", "--out", str(tmp_path)])
-    monkeypatch.setattr("bench.papers.common._computed", None)
-    benchmark.main()
+    benchmark.main(["--show", "--out", str(tmp_path)])
     shown = (tmp_path / f"{name}.md").read_text(encoding="utf-8")
     assert shown == capsys.readouterr().out == (PAPERS / f"{name}.md").read_text(encoding="utf-8")
     assert (tmp_path / f"{name}.json").read_bytes() == (PAPERS / f"{name}.json").read_bytes()
@@ -165,14 +163,20 @@ def squared(_name: str, seed: int) -> dict[str, float]:
 
 def asked(**changed: object) -> argparse.Namespace:
     """The options of a run."""
-    return argparse.Namespace(**{"jobs": 0, "again": False, "show": False} | changed)
+    return argparse.Namespace(**{"module": "bench.papers.additive", "jobs": 0, "again": False, "show": False} | changed)
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    """Threads of torch as before: a run without other processes computes in one thread of the present process."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Log:
+def log(tmp_path: Path) -> Log:
     """Where three results are committed of a peer, and one is in the log."""
-    monkeypatch.setattr("bench.papers.common.module_run", lambda: "bench.papers.additive")
-    monkeypatch.setattr("torch.set_num_threads", lambda _: None)
     committed = [{"settings": {"model": "ebm"}, "set": "yacht", "seed": seed, "nll": -1.0} for seed in (0, 1, 9)]
     whole = {"records": {"ebm": committed, "other": [{**committed[0], "settings": {"model": "other"}}]}}
     (tmp_path / "additive.json").write_text(json.dumps(whole))
@@ -207,6 +211,12 @@ def test_processes_compute_the_same(log: Log) -> None:
     assert numbers(log) == {0: -1.0, 1: -2.0, 2: 4.0, 3: 9.0, 9: -1.0}
 
 
+def test_nothing_is_computed_for_a_page_that_is_shown(log: Log) -> None:
+    before = log.shown()
+    assert run(squared, KEYS, log, asked(show=True)) == 0
+    assert log.shown() == before
+
+
 def test_again_computes_what_is_there(log: Log) -> None:
     run(squared, KEYS[:2], log, asked(again=True))
     assert numbers(log) == {0: 0.0, 1: 1.0, 9: -1.0}
@@ -221,6 +231,7 @@ def test_committed_results_without_settings_have_those_of_the_file(tmp_path: Pat
 
 # --- how results were made --------------------------------------------------------------------------------------------
 
+MNIST = "bench.papers.mnist"
 OLD, NEW = {"set": "a", "seed": 0}, {"set": "a", "seed": 1, "code": "abc", "when": "2030-01-02 03:04"}
 
 
@@ -228,9 +239,8 @@ def test_results_that_do_not_say_how_they_were_made_are_said_not_to() -> None:
     assert made_told([OLD, OLD], None) == "Results: of an earlier version of the code; how it was made was not kept."
 
 
-def test_results_count_as_made_when_the_last_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.papers.common.module_run", lambda: "bench.papers.mnist")
-    origin = origin_of([OLD, NEW], None, show=False)
+def test_results_count_as_made_when_the_last_was() -> None:
+    origin = origin_of([OLD, NEW], None, MNIST, show=False)
     assert origin is not None
     assert (origin["when"], origin["code"]) == ("2030-01-02 03:04", "several")
     told = made_told([NEW, OLD], origin)
@@ -238,17 +248,17 @@ def test_results_count_as_made_when_the_last_was(monkeypatch: pytest.MonkeyPatch
     assert told.endswith("how it was made was not kept.")
     # Nothing new was computed: what was said before stays, and is not dated anew.
     before = origin | {"processor": "another"}
-    assert origin_of([OLD, NEW], before, show=False) == before
+    assert origin_of([OLD, NEW], before, MNIST, show=False) == before
     older = before | {"when": "2029-01-02 03:04"}
-    assert origin_of([OLD, NEW], older, show=True) == older
-    assert origin_of([OLD], None, show=False) is None
+    assert origin_of([OLD, NEW], older, MNIST, show=True) == older
+    assert origin_of([OLD], None, MNIST, show=False) is None
 
 
 def test_a_page_that_is_shown_leaves_the_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save(tmp_path / "mnist", ["# Title", "", "Text."], {"records": [OLD]}, show=False)
+    save(tmp_path / "mnist", ["# Title", "", "Text."], {"records": [OLD]}, MNIST, show=False)
     written = (tmp_path / "mnist.json").read_bytes()
     assert "made" not in json.loads(written)
-    save(tmp_path / "mnist", ["# Other", "", "Text."], {"records": []}, show=True)
+    save(tmp_path / "mnist", ["# Other", "", "Text."], {"records": []}, MNIST, show=True)
     assert (tmp_path / "mnist.json").read_bytes() == written
     assert (tmp_path / "mnist.md").read_text().startswith("# Other")
     assert "Other" in capsys.readouterr().out
@@ -263,13 +273,10 @@ def test_the_additive_pages_need_no_peer_to_be_shown(monkeypatch: pytest.MonkeyP
 
 @needs_data
 def test_a_quick_run_of_the_additive_models_fits_and_leaves_a_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     additive = importlib.import_module("bench.papers.additive")
-    monkeypatch.setattr("bench.papers.common.module_run", lambda: "bench.papers.additive")
-    monkeypatch.setattr("torch.set_num_threads", lambda _: None)
-    monkeypatch.setattr(sys, "argv", ["additive", "--quick", "--out", str(tmp_path)])
-    additive.main()
+    additive.main(["--quick", "--out", str(tmp_path)])
     written = json.loads((tmp_path / "additive.json").read_text())
     assert {model: len(own) for model, own in written["records"].items()} == {"linear": 1, "la_nam": 1}
     assert "of code" in (tmp_path / "additive.md").read_text().splitlines()[-1]

@@ -49,15 +49,14 @@ def test_a_column_for_each_entry_of_records() -> None:
     assert record.table_of(rows, ".2g") == told
 
 
-def test_the_results_of_a_gpu_are_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    named = {each.name: each for each in SUITE}
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert named["large_models"].result == "large_models"
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100 80GB HBM3")
-    assert named["large_models"].result == "large_models_nvidia_h100_80gb_hbm3"
-    assert record.on_device("large_models", torch.device("cpu")) == "large_models"
-    assert named["papers.mnist"].result == "papers/mnist"  # those of a CPU alone are its own wherever they are run
+def test_the_results_of_a_gpu_are_found_by_its_name() -> None:
+    named, gpu = {each.name: each for each in SUITE}, "NVIDIA H100 80GB HBM3"
+    assert named["large_models"].result_on(None) == "large_models"
+    assert named["large_models"].result_on(gpu) == "large_models_nvidia_h100_80gb_hbm3"
+    assert named["papers.mnist"].result_on(gpu) == "papers/mnist"  # this benchmark runs on the CPU of any machine
+    assert record.gpu_of(torch.device("cpu")) is None
+    here = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    assert named["large_models"].result == named["large_models"].result_on(here)
 
 
 def test_the_code_of_a_result_is_that_of_the_library_and_of_the_benchmark() -> None:

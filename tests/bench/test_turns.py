@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench import check
 from bench.check import ALLOWED, middle, our_ratios, slower
+from bench.suite import SUITE
 from bench.turns import Machine, Work, fastest, in_turns, ratios, shown
 
 UNIT = "a pass"
@@ -88,7 +91,7 @@ def test_what_has_grown_by_more_than_a_fifth_is_slower() -> None:
 
 
 def test_a_check_compares_what_is_committed_and_fails_where_nothing_is(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ran: list[str] = []
 
@@ -96,16 +99,14 @@ def test_a_check_compares_what_is_committed_and_fails_where_nothing_is(
         ran.append(benchmark.name)
         return {"fit": 2.0 if len(ran) == 1 else 1.0}
 
-    monkeypatch.setattr(check, "measured", measured)
-    monkeypatch.setattr(check, "load", lambda *_: {"ratios": [{"work": "fit", "ratio": 1.0}]})
-    assert check.main(["linear"]) == 0  # the first run was the machine's doing
+    for benchmark in SUITE:
+        (tmp_path / f"{benchmark.name}.json").write_text(json.dumps({"ratios": [{"work": "fit", "ratio": 1.0}]}))
+    assert check.main(["linear"], results=tmp_path, measure=measured) == 0  # noise of the machine in the first run
     assert ran == ["linear"] * 3
-    monkeypatch.setattr(check, "measured", lambda *_: {"fit": 1.3})
-    assert check.main([]) == 1
+    assert check.main([], results=tmp_path, measure=lambda *_: {"fit": 1.3}) == 1
     assert "slower: linear: fit, 1.30 times" in capsys.readouterr().out
-    monkeypatch.setattr(check, "load", lambda *_: {})
     with pytest.raises(SystemExit, match="linear: expected committed ratios, got none"):
-        check.main(["linear"])
+        check.main(["linear"], results=tmp_path / "empty", measure=measured)
     with pytest.raises(SystemExit):
         check.main(["posteriordb"])
 

@@ -14,10 +14,20 @@ from bayescope.dropout.mc_dropout import mc_dropout
 from bayescope.ensembles import ensemble
 from bayescope.errors import ConvergenceWarning, InputError
 from bayescope.likelihoods import Gaussian
-from bayescope.training import convergence, fit_map
-from bayescope.training.convergence import MOST_CYCLES, Cycles
+from bayescope.training import fit_map
+from bayescope.training.convergence import FIRST_STEPS, MOST_CYCLES, Cycles
 from bayescope.variational.variational import variational
-from tests.training.toys import Killed, Mortal, classes, flat, line, noisy_network, perceptron, seeded
+from tests.training.toys import (
+    Killed,
+    Mortal,
+    classes,
+    flat,
+    last_epoch_left,
+    line,
+    noisy_network,
+    perceptron,
+    seeded,
+)
 
 METHODS: dict[str, Callable[..., Any]] = {
     "fit_map": lambda data, **options: fit_map(perceptron(), data, **options),
@@ -90,18 +100,22 @@ def test_a_step_size_that_overflows_is_made_smaller() -> None:
     torch.testing.assert_close(flat(q.model), flat(best.model), rtol=0.0, atol=0.01)
 
 
-def test_a_budget_that_is_too_small_warns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convergence, "MOST_CYCLES", 2)
-    with pytest.warns(ConvergenceWarning, match="predictions may be worse .* has not converged after 300 epochs"):
-        fit_map(perceptron(), line(), likelihood="gaussian", optimizer="adam", generator=0, progress=False)
-
-
-def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    common: dict[str, Any] = {"likelihood": "gaussian", "batch_size": 8, "generator": 1, "progress": False}
-    monkeypatch.setattr("bayescope.training.checkpoint.SHARE", 1e9)
-    whole = fit_map(Mortal(10**9), line(), **common)
+def test_a_budget_that_is_too_small_warns(tmp_path: Path) -> None:
+    file, epochs = tmp_path / "run", FIRST_STEPS * (2**MOST_CYCLES - 1)
+    common: dict[str, Any] = {"likelihood": "gaussian", "optimizer": "adam", "generator": 0, "progress": False}
     with pytest.raises(Killed):
-        fit_map(Mortal(1234), line(), checkpoint=tmp_path / "run", **common)
+        fit_map(Mortal(5, perceptron()), line(), checkpoint=file, **common)
+    last_epoch_left(file, epochs)
+    with pytest.warns(ConvergenceWarning, match=f"predictions may be worse .* has not converged after {epochs:,} epo"):
+        fit_map(Mortal(5, perceptron()), line(), checkpoint=file, **common)
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
+    common: dict[str, Any] = {"likelihood": "gaussian", "batch_size": 8, "generator": 1, "progress": False}
+    whole = fit_map(Mortal(10**9), line(), **common)
+    for _ in range(2):  # the second run saves at its first epoch
+        with pytest.raises(Killed):
+            fit_map(Mortal(1234), line(), checkpoint=tmp_path / "run", **common)
     resumed = fit_map(Mortal(10**9), line(), checkpoint=tmp_path / "run", **common)
     assert torch.equal(resumed.mean, whole.mean)
     assert resumed.trace == whole.trace

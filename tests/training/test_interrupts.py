@@ -7,7 +7,6 @@ import signal
 import pytest
 
 from bayescope.processes import Processes
-from bayescope.training import interrupts as module_under_test
 from bayescope.training.interrupts import Interrupts
 
 
@@ -16,7 +15,7 @@ def test_a_single_process_is_interrupted_at_once() -> None:
         signal.raise_signal(signal.SIGINT)
 
 
-def test_one_of_several_waits_until_all_know(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_several_waits_until_all_know() -> None:
     before = signal.getsignal(signal.SIGINT)
     with Interrupts(Processes(0, 2)) as interrupts:
         signal.raise_signal(signal.SIGINT)
@@ -26,10 +25,14 @@ def test_one_of_several_waits_until_all_know(monkeypatch: pytest.MonkeyPatch) ->
         interrupts.agreed = True
         with pytest.raises(KeyboardInterrupt):
             interrupts.raise_agreed()
-        monkeypatch.setattr(module_under_test, "SAME", -1.0)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_ctrl_c_does_not_wait() -> None:
+    with Interrupts(Processes(0, 2), same=0.0):
+        signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 class _Stopped(SystemExit):

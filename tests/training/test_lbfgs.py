@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +13,10 @@ from bayescope.errors import ConvergenceWarning
 from bayescope.laplace.laplace import laplace
 from bayescope.likelihoods import Gaussian
 from bayescope.posterior import PointPosterior
-from bayescope.training import convergence, fit_map
-from bayescope.training.convergence import ENOUGH
+from bayescope.training import fit_map
+from bayescope.training.convergence import ENOUGH, MOST_EPOCHS
 from bayescope.training.lbfgs import Lbfgs
-from tests.training.toys import seeded
+from tests.training.toys import Killed, Mortal, last_epoch_left, seeded
 
 NETWORK = ((nn.Linear, (1, 8)), (nn.Tanh, ()), (nn.Linear, (8, 1)))
 
@@ -47,14 +48,19 @@ def test_the_newton_decrement_is_small(seed: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("prior", [0.3, 10.0])
 def test_bad_conditioning_ends_too(prior: float) -> None:
     q = fitted(wave(0), prior_precision=prior)
-    assert len(q.trace["loss"]) < convergence.MOST_EPOCHS
+    assert len(q.trace["loss"]) < MOST_EPOCHS
     assert "ended by convergence" in q.summary()
 
 
-def test_a_budget_that_is_too_small_says_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convergence.AtMode, "epochs", 2)
-    with pytest.warns(ConvergenceWarning, match="predictions may be worse .* has not converged after 2 epochs"):
-        q = fitted(wave(0))
+def test_a_budget_that_is_too_small_says_what_is_left(tmp_path: Path) -> None:
+    file, common = tmp_path / "run", {"likelihood": Gaussian(0.15**2), "optimizer": "lbfgs", "progress": False}
+    with pytest.raises(Killed):
+        fit_map(Mortal(60, seeded(0, *NETWORK).double()), wave(0), checkpoint=file, **common)
+    last_epoch_left(file, MOST_EPOCHS)
+    with pytest.warns(
+        ConvergenceWarning, match=f"predictions may be worse .* not converged after {MOST_EPOCHS} epochs"
+    ):
+        q = fit_map(Mortal(60, seeded(0, *NETWORK).double()), wave(0), checkpoint=file, **common)
     assert "at rest: no, about" in q.summary()
 
 
@@ -139,6 +145,6 @@ def test_a_loss_with_kinks_ends() -> None:
     """At a kink the gradient does not vanish; the training ends where no step gains anything."""
     module = seeded(0, (nn.Linear, (1, 8)), (nn.ReLU, ()), (nn.Linear, (8, 1))).double()
     q = fit_map(module, wave(0), likelihood=Gaussian(0.15**2), optimizer="lbfgs", progress=False)
-    assert len(q.trace["loss"]) < convergence.MOST_EPOCHS
+    assert len(q.trace["loss"]) < MOST_EPOCHS
     longer = fit_map(q.model, wave(0), likelihood=Gaussian(0.15**2), optimizer="lbfgs", epochs=50, progress=False)
     assert q.trace["loss"][-1] - longer.trace["loss"][-1] < 0.1

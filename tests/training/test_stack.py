@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from bayescope.network.inputs import call, map_tensors
 from bayescope.training.stack import Stack, obstacle
@@ -60,6 +61,18 @@ class Recurrent(nn.Module):
         return self.head(self.cells(x[:, None])[0][:, -1])
 
 
+class Calls(TorchFunctionMode):
+    """Notes which functions of torch are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.functions: list[Any] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.functions.append(func)
+        return func(*args, **(kwargs or {}))
+
+
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "plain": plain,
     "activations": lambda: nn.Sequential(
@@ -101,10 +114,14 @@ def test_each_answers_and_moves_its_buffers_as_by_itself(name: str, *, vectorize
 
 
 @pytest.mark.parametrize("name", ["plain", "activations"])
-def test_linear_layers_and_activations_are_batched_products(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the overhead of vmap: it is not called."""
-    monkeypatch.setattr("bayescope.training.stack.vmap", None)
-    assert Stack(made(NETWORKS[name]), vectorized=True)(rows_of_each()).shape == (6, MEMBERS, 2)
+def test_linear_layers_and_activations_are_batched_products(name: str) -> None:
+    """Without the overhead of vmap: a product of all networks takes the place of each linear layer."""
+    modules = made(NETWORKS[name])
+    with Calls() as calls:
+        assert Stack(modules, vectorized=True)(rows_of_each()).shape == (6, MEMBERS, 2)
+    products = [function for function in calls.functions if function in (torch.baddbmm, Tensor.bmm)]
+    assert len(products) == sum(isinstance(layer, nn.Linear) for layer in modules[0])
+    assert nn.functional.linear not in calls.functions
 
 
 @pytest.mark.parametrize("name", BY_ITSELF)

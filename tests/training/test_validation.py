@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from bayescope.errors import ConvergenceError, ConvergenceWarning, InputError
+from bayescope.errors import ConvergenceError, InputError
 from bayescope.likelihoods import Gaussian
-from bayescope.training import convergence, fit_map
+from bayescope.training import fit_map
+from bayescope.training.convergence import Cycles
 from tests.training.toys import classes, line, noisy_network, perceptron, seeded
 
 
@@ -68,20 +68,29 @@ def test_validation_changes_nothing_in_the_training() -> None:
     assert plain.trace["loss"] == watched.trace["loss"]
 
 
-@pytest.mark.parametrize("held", [1, 10, 80])
-@pytest.mark.parametrize("seed", range(3))
-def test_validation_does_not_tell_when_a_training_has_converged(
-    held: int, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The sum over the validation rows has another size than that over the training rows, whatever their number."""
-    monkeypatch.setattr(convergence, "FIRST_STEPS", 10)  # many cycles, and little time
-    x, y = classes(150, seed=seed)
+def test_validation_does_not_tell_when_a_training_has_converged() -> None:
+    """A sum over the validation rows differs in size from a sum over the training rows."""
+    x, y = classes(150)
     common: dict[str, Any] = {"likelihood": "bernoulli", "optimizer": "adam", "batch_size": 50, "generator": 0}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        plain = fit_map(perceptron(), (x, y), **common)
-        watched = fit_map(perceptron(), (x, y), validation=(x[:held], y[:held]), **common)
+    plain, watched = (
+        fit_map(seeded(0, (nn.Linear, (2, 1))).double(), (x, y), validation=validation, **common)
+        for validation in (None, (x[:10], y[:10]))
+    )
     assert plain.trace["loss"] == watched.trace["loss"]
+
+
+@pytest.mark.parametrize("size", [0.01, 1.0, 100.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_cycles_are_judged_by_the_training_rows_alone(size: float, seed: int) -> None:
+    """Losses that fall slowly with noise, and a validation of any size that rises."""
+
+    def moves(*, validated: bool) -> list[str]:
+        source = np.random.default_rng(seed)
+        cycles = Cycles(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0), 150, 100, rising=True)
+        losses = 50.0 + 1000.0 / np.arange(1, cycles.epochs + 1) + source.standard_normal(cycles.epochs)
+        return [cycles.step(loss, size * epoch if validated else None) for epoch, loss in enumerate(losses.tolist())]
+
+    assert moves(validated=True) == moves(validated=False)
 
 
 def test_validation_that_holds_nan_is_refused() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch import Tensor, nn
 
@@ -29,11 +31,11 @@ class Killed(Exception):
 
 
 class Mortal(nn.Module):
-    """A noisy network that dies after so many forward passes of its training."""
+    """A network, by default a noisy one, that dies after so many forward passes of its training."""
 
-    def __init__(self, left: int) -> None:
+    def __init__(self, left: int, body: nn.Module | None = None) -> None:
         super().__init__()
-        self.body, self.left = noisy_network(), left
+        self.body, self.left = body or noisy_network(), left
 
     def forward(self, x: Tensor) -> Tensor:
         self.left -= self.training
@@ -41,6 +43,15 @@ class Mortal(nn.Module):
             raise Killed
         out: Tensor = self.body(x)
         return out
+
+
+def last_epoch_left(checkpoint: Path, epochs: int) -> None:
+    """Rewrite the checkpoint of a killed run: all epochs but the last one are over, each like the first."""
+    content = torch.load(checkpoint, weights_only=True)
+    state = content["state"]
+    state["epoch"] = state["kept"] = epochs - 1
+    state["trace"] = {name: values[:1] * (epochs - 1) for name, values in state["trace"].items()}
+    torch.save(content, checkpoint)
 
 
 def line(rows: int = 40, features: int = 2, *, seed: int = 1) -> tuple[Tensor, Tensor]:

@@ -124,15 +124,18 @@ class Checkpoint:
     Args:
         path: the file, the same on all processes; ``None`` for no checkpoint. Its folder is made if it is missing.
         run: what has to be the same in a run that goes on, such as the number of rows.
+        clock: returns the present time in seconds.
 
     Raises:
         InputError: if a file cannot be written there.
     """
 
-    def __init__(self, path: Path | None, run: Mapping[str, Any]) -> None:
+    def __init__(
+        self, path: Path | None, run: Mapping[str, Any], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._path = path
-        self._run = dict(run)
-        self._saved, self._took = time.monotonic(), 0.0
+        self._run, self._clock = dict(run), clock
+        self._saved, self._took = clock(), 0.0
         self._processes = present()
         if self._path is not None and self._processes.first:
             usable_folder("checkpoint", self._path.parent, [self._path.name])
@@ -169,7 +172,7 @@ class Checkpoint:
 
     def due(self) -> bool:
         """Whether saving now keeps to the share of the time that it may take."""
-        return self._path is not None and time.monotonic() - self._saved >= self._took / SHARE
+        return self._path is not None and self._clock() - self._saved >= self._took / SHARE
 
     def save(self, state: Mapping[str, Any]) -> None:
         """Replaces the file.
@@ -179,12 +182,12 @@ class Checkpoint:
         """
         if self._path is None:
             return
-        begun = time.monotonic()
+        begun = self._clock()
         if self._processes.first:
             with staged(self._path.parent) as stage:
                 content = {"call": dict(_call.get() or {}), "run": self._run, "state": dict(state)}
                 _write(content, stage / self._path.name)
-        self._saved = time.monotonic()
+        self._saved = self._clock()
         self._took = self._saved - begun
 
 

@@ -10,7 +10,7 @@ from typing import Any, Self, final
 
 from bayescope.processes import Processes, present
 
-# Seconds in which a second signal is the same Ctrl-C: a terminal sends one to each process, and `torchrun` another.
+# Seconds, by default: a terminal sends one to each process, and `torchrun` another.
 SAME = 2.0
 
 
@@ -22,14 +22,15 @@ class Interrupts:
 
     Args:
         processes: which work together; by default those that fit together here.
+        same: seconds in which a second signal is the same Ctrl-C.
 
     Attributes:
         pending: whether this process was interrupted.
         agreed: whether one of them was, as far as all know.
     """
 
-    def __init__(self, processes: Processes | None = None) -> None:
-        self._processes = processes or present()
+    def __init__(self, processes: Processes | None = None, *, same: float = SAME) -> None:
+        self._processes, self._same = processes or present(), same
         self.pending = self.agreed = False
         self._before: Any = None
         self._noted = math.inf
@@ -69,6 +70,6 @@ class Interrupts:
 
     def _note(self, *_: Any) -> None:
         now = time.monotonic()
-        if now - self._noted > SAME:
+        if now - self._noted > self._same:
             self._interrupt()
         self.pending, self._noted = True, min(now, self._noted)
