@@ -111,7 +111,7 @@ def test_a_budget_that_is_too_small_warns(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
-    common: dict[str, Any] = {"likelihood": "gaussian", "batch_size": 8, "generator": 1, "progress": False}
+    common: dict[str, Any] = {"likelihood": "gaussian", "batch_size": 4, "generator": 1, "progress": False}
     whole = fit_map(Mortal(10**9), line(), **common)
     for _ in range(2):  # the second run saves at its first epoch
         with pytest.raises(Killed):

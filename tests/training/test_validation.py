@@ -70,8 +70,8 @@ def test_validation_changes_nothing_in_the_training() -> None:
 
 def test_validation_does_not_tell_when_a_training_has_converged() -> None:
     """A sum over the validation rows differs in size from a sum over the training rows."""
-    x, y = classes(150)
-    common: dict[str, Any] = {"likelihood": "bernoulli", "optimizer": "adam", "batch_size": 50, "generator": 0}
+    x, y = classes(100)
+    common: dict[str, Any] = {"likelihood": "bernoulli", "optimizer": "adam", "batch_size": 1, "generator": 0}
     plain, watched = (
         fit_map(seeded(0, (nn.Linear, (2, 1))).double(), (x, y), validation=validation, **common)
         for validation in (None, (x[:10], y[:10]))

@@ -171,21 +171,20 @@ def test_an_interrupt_while_the_bound_is_read_keeps_q(reads: int) -> None:
     class Impatient(nn.Module):
         """Interrupted when it is read in eval mode for the given time after its training."""
 
-        def __init__(self, reads: int | None) -> None:
+        def __init__(self, reads: int) -> None:
             super().__init__()
-            self.body, self.left = network(), reads
+            self.body, self.interrupted, self.reads = network(), reads, -1000  # less before the training
 
         def forward(self, x: Tensor) -> Tensor:
-            if self.left is not None and not self.training:
-                self.left -= 1
-                if not self.left:
-                    raise KeyboardInterrupt
+            self.reads = 0 if self.training else self.reads + 1
+            if self.reads == self.interrupted:
+                raise KeyboardInterrupt
             out: Tensor = self.body(x)
             return out
 
     whole, q = (
-        variational(Impatient(left), line(), likelihood=GAUSSIAN, epochs=5, generator=0, progress=False)
-        for left in (None, reads)
+        variational(Impatient(when), line(), likelihood=GAUSSIAN, epochs=5, generator=0, progress=False)
+        for when in (-1, reads)
     )
     assert torch.equal(q.mean, whole.mean)
     assert q.trace == whole.trace
