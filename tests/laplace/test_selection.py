@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import inspect
 import math
 import warnings
 from typing import Any
@@ -186,3 +187,10 @@ def test_the_evidence_of_new_data_given_old_is_another_one() -> None:
         given, afresh = first.condition((X[25:], Y[25:])), posterior(x=X[25:], y=Y[25:])
     with pytest.warns(BayescopeWarning, match="priors .*a posterior of earlier data"):
         select({"given": given, "afresh": afresh})
+
+
+def test_the_signature_lists_the_options_of_the_curvature_and_an_unknown_one_is_refused_by_its_name() -> None:
+    assert inspect.signature(select).parameters["structure"].default == "kfac"
+    with pytest.raises(TypeError, match=r"select\(\) got an unexpected keyword argument 'structur'"):
+        select([posterior(), posterior()], structur="full")
+    assert len(select([posterior(), posterior()], structure="kfac")) == 2  # the default

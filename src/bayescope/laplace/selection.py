@@ -11,8 +11,9 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from bayescope.curvature import CurvatureKeywords
+from bayescope.curvature import CurvatureKeywords, CurvatureOptions
 from bayescope.errors import BayescopeWarning, InputError, InputTypeError, warn
+from bayescope.keywords import takes
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.laplace import laplace
 from bayescope.likelihoods import Likelihood
@@ -90,6 +91,7 @@ class Selection:
 
 
 @outside_inference_mode
+@takes(CurvatureKeywords, CurvatureOptions)
 def select(
     models: Mapping[str, Any] | Sequence[Any],
     data: Any = None,
@@ -134,7 +136,8 @@ def select(
     modules = [name for name, model in named.items() if not isinstance(model, Posterior)]
     _check_arguments(modules, data, likelihood)
     given = (("weights", weights, "all"), ("prior_precision", prior_precision, "evidence"))
-    changed = [*options, *(name for name, value, word in given if not isinstance(value, str) or value != word)]
+    changed = [name for name, value in options.items() if value != getattr(CurvatureOptions, name)]
+    changed += [name for name, value, word in given if not isinstance(value, str) or value != word]
     if changed and not modules:
         raise InputError(f"{changed[0]}: expected with modules alone: posteriors are what they are. Leave it out.")
     posteriors = {}
