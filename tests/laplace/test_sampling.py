@@ -11,9 +11,10 @@ import pytest
 import torch
 from scipy import stats
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from bayescope import laplace
-from bayescope.curvature import fit_curvature, passes
+from bayescope.curvature import fit_curvature
 from bayescope.errors import (
     ConvergenceError,
     ConvergenceWarning,
@@ -22,10 +23,9 @@ from bayescope.errors import (
     UndefinedQuantityError,
     UnsupportedError,
 )
-from bayescope.laplace import LaplaceFit, sampling, tune_prior
+from bayescope.laplace import LaplaceFit, tune_prior
 from bayescope.likelihoods import Categorical, Gaussian
 from bayescope.models import LinearizedModel
-from bayescope.network import recording
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, Posterior
 from bayescope.precision import DensePrecision, Precision
 from bayescope.priors import Prior
@@ -145,21 +145,28 @@ def test_draws_are_of_the_posterior(task: str) -> None:
     assert float(told["effective parameters"].split()[0]) == pytest.approx(gamma, rel=0.2)
 
 
-def test_each_preconditioner_gives_the_same_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    def draws() -> tuple[Tensor, str]:
+def test_each_preconditioner_gives_the_same_draws() -> None:
+    def draws(prior_precision: Any) -> tuple[Tensor, str]:
         q = laplace(
-            mlp(3), (X, LABELS), likelihood="categorical", structure="samples", tolerance=1e-9, prior_precision=1.0,
-            generator=1,
+            mlp(3), (X, LABELS), likelihood="categorical", structure="samples", tolerance=1e-9, generator=1,
+            prior_precision=prior_precision,
         )  # fmt: skip
         assert isinstance(q, DrawsPosterior)
         return q.flat, q.summary()
 
-    kronecker, told = draws()
-    assert "Kronecker" in told
-    monkeypatch.setattr(sampling, "BLOCKS", 1e-3)
-    diagonal, told = draws()
-    assert "diagonal" in told
+    kronecker, summary = draws(1.0)
+    assert "Kronecker" in summary
+    nearly_one = 1.0 + 1e-7 * torch.rand(len(kronecker[0]), generator=torch.Generator().manual_seed(0), dtype=X.dtype)
+    diagonal, summary = draws(nearly_one)  # numbers that leave no Kronecker structure
+    assert "diagonal" in summary
     torch.testing.assert_close(kronecker, diagonal, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("samples", "name"), [(2, "diagonal"), (64, "Kronecker")])
+def test_kronecker_factors_take_no_more_memory_than_the_draws(samples: int, name: str) -> None:
+    module, x = mlp(3, inputs=100, hidden=2), normal(20, 100, seed=1)  # a factor of 101 x 101 for 211 weights
+    options: dict[str, Any] = {"likelihood": "categorical", "structure": "samples", "prior_precision": 1.0}
+    assert name in laplace(module, (x, LABELS[:20]), samples=samples, generator=1, **options).summary()
 
 
 def test_functions_of_the_draws_are_linearised() -> None:
@@ -221,26 +228,36 @@ def test_a_network_in_single_precision() -> None:
     assert_drawn_from(offsets(drawn, full.location), full.precision)
 
 
-def test_what_does_not_converge_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_converge_is_refused() -> None:
     options: dict[str, Any] = {"likelihood": "categorical", "structure": "samples", "samples": 2}
-    monkeypatch.setattr(recording, "FEW_WEIGHTS", 0)  # else products are in float64
+    module = mlp(3, hidden=3000).to(torch.float32)  # products of fewer weights are in float64
     with pytest.raises(ConvergenceError, match="float64"):
-        laplace(mlp(3).to(torch.float32), (X.float(), LABELS), tolerance=1e-13, **options)
+        laplace(module, (X.float(), LABELS), tolerance=1e-13, prior_precision=1.0, **options)
 
 
-def test_data_are_read_once_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted: list[int] = []
-    run = passes.Passes.run
+class Counted(Dataset[Any]):
+    """Rows that count how often they are read."""
 
-    def counting(self: passes.Passes, *args: Any, **kwargs: Any) -> None:
-        counted.append(1)
-        run(self, *args, **kwargs)
+    def __init__(self) -> None:
+        self.read = 0
 
-    monkeypatch.setattr(passes.Passes, "run", counting)
-    q = laplace(mlp(3), (X, LABELS), likelihood="categorical", structure="samples", samples=8, generator=0)
+    def __len__(self) -> int:
+        return len(X)
+
+    def __getitem__(self, row: int) -> Any:
+        self.read += 1
+        return X[row], LABELS[row]
+
+
+def test_data_are_read_once_a_product() -> None:
+    data = Counted()
+    options: dict[str, Any] = {"likelihood": "categorical", "structure": "samples", "prior_precision": 1.0}
+    q = laplace(mlp(3), data, samples=8, generator=0, **options)
     products = int(q.record.notes["conjugate gradients"].split()[0])
     assert len(q.trace["residual"]) == products
-    assert len(counted) <= products + 4  # the preconditioner's, the noise, and the check of the residual
+    # The first row is read for its shapes; the plan, the sample of rows, the preconditioner and its gradient, the
+    # noise, and the check of the residual take a pass each.
+    assert data.read <= (products + 7) * len(X)
 
 
 @pytest.mark.parametrize(

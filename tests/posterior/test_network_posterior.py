@@ -18,11 +18,10 @@ from bayescope.curvature import fit_curvature
 from bayescope.errors import InputError, UndefinedQuantityError, UnsupportedError
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from bayescope.models import LinearizedModel, LinearModel
-from bayescope.network import draws as draws_module
 from bayescope.network.model import NetworkModel
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, MixturePosterior, PointPosterior, Record
 from bayescope.precision import DensePrecision
-from bayescope.precision import draws as weight_draws_module
+from bayescope.tape import block_limit
 from tests.network.networks import built, generator, jacobian, numbers
 from tests.network.test_positions import Segmentation, Tagger
 
@@ -162,18 +161,17 @@ def test_sampled_is_the_average_over_networks(dtype: torch.dtype) -> None:
     torch.testing.assert_close(p.mean, torch.stack(probabilities).mean(0), rtol=1e-5, atol=1e-6)
 
 
-def test_draws_are_the_generator_s_however_many_are_there_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_are_the_generator_s_however_many_are_there_at_once() -> None:
     q = posterior()
     want = q.predict(X, method="sampled", samples=50, generator=3).mean
     assert torch.equal(q.predict(X, method="sampled", samples=50, generator=generator(3)).mean, want)
     assert not torch.equal(q.predict(X, method="sampled", samples=50, generator=4).mean, want)
-    monkeypatch.setattr(draws_module, "DRAW_BYTES", 10_000)
-    torch.testing.assert_close(q.predict(X, method="sampled", samples=50, generator=3).mean, want)
-    monkeypatch.setattr(weight_draws_module, "DRAW_BYTES", 8 * q.precision.dim * 16)  # 16 draws at a time
-    torch.testing.assert_close(
-        q.predict(X, method="sampled", samples=50, generator=3).mean,
-        q.function.forward(X, q.sample(50, generator=3)).softmax(-1).mean(0),
-    )
+    with block_limit(8 * q.precision.dim * 50):  # all draws, but not the activations at them
+        torch.testing.assert_close(q.predict(X, method="sampled", samples=50, generator=3).mean, want)
+    with block_limit(8 * q.precision.dim * 16):
+        few = q.predict(X, method="sampled", samples=50, generator=3).mean
+        drawn = q.sample(50, generator=3)
+    torch.testing.assert_close(few, q.function.forward(X, drawn).softmax(-1).mean(0))
 
 
 # Differentiable
