@@ -6,7 +6,7 @@ import warnings
 
 import torch
 
-from bayescope.private_draws import PrivateDraws
+from bayescope.private_draws import private_draws
 from bayescope.process_state import ignoring
 
 
@@ -21,6 +21,6 @@ def test_warnings_that_were_ignored_around_the_callers_own_filters_are_there_aga
 
 def test_dropout_that_is_off_drops_nothing() -> None:
     x = torch.ones(100)
-    with PrivateDraws():
+    with private_draws(0):
         assert torch.equal(torch.native_dropout(x, 0.5, False)[0], x)
         assert not torch.equal(torch.native_dropout(x, 0.5, True)[0], x)
