@@ -117,7 +117,9 @@ def select(
         prior_precision: of the modules; "evidence" tunes one a layer, and the noise.
         generator: draws what the curvature draws.
         progress: whether bars are drawn.
-        options: ``curvature``, ``structure`` and the other options of `CurvatureOptions`, for the modules.
+        options: as `CurvatureOptions` describes them: ``curvature``, ``structure``, ``blocks``, ``rank``, ``cutoff``,
+            ``sharing``, ``output_factor``, ``batch_size`` and ``memory``. ``structure="samples"`` makes
+            draws by sample-then-optimise, which builds no matrix at all. They are for the modules.
 
     Returns:
         A `Selection`: names, evidences and posteriors from the best to the worst, and a table.
