@@ -35,7 +35,8 @@ BASELINE := ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=SSE4_2 OPENBLAS_
 AVX2 := ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 OPENBLAS_CORETYPE=Haswell OMP_NUM_THREADS=2 \
   OMP_WAIT_POLICY=passive KMP_BLOCKTIME=0
 # What is fitted to a criterion depends on rounding most. The whole suite: make test-arithmetic ARITHMETIC=tests
-ARITHMETIC ?= tests/linear tests/training/test_convergence.py tests/training/test_lbfgs.py tests/training/test_fit_map.py tests/training/test_objective.py \
+ARITHMETIC ?= $(addprefix tests/linear/test_,mode.py laplace.py evidence.py expansion.py tuning.py variational.py \
+  expectation_propagation.py conjugate.py row_space.py) tests/training/test_convergence.py tests/training/test_lbfgs.py tests/training/test_fit_map.py tests/training/test_objective.py \
   tests/training/test_stack.py tests/laplace/test_conjugate_gradients.py tests/gallery/test_network_laplace.py
 
 test-arithmetic: .venv/.installed-dev  ## tests of what rounding can reach, under the arithmetic of two older processors
