@@ -24,9 +24,10 @@ def takes(keywords: type, *options: type, **defaults: Any) -> Callable[[_Functio
         defaults: the defaults that this function has in their place.
     """
     known = {field.name: field.default for each in options for field in fields(each)} | defaults
+    kinds, order = get_type_hints(keywords), list(known)
     more = {
-        name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=known[name], annotation=kind)
-        for name, kind in get_type_hints(keywords).items()
+        name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=known[name], annotation=kinds[name])
+        for name in sorted(kinds, key=order.index)
     }
 
     def filled(function: _Function) -> _Function:

@@ -46,7 +46,7 @@ Shown = TypeVar("Shown", Effect, Surface, Explanation, Importance)
 class AdditiveEstimator(TableEstimator):
     """A table, an additive model and its posterior."""
 
-    several_targets: ClassVar[bool] = True
+    _several_targets: ClassVar[bool] = True
 
     hidden: int = AdditiveOptions.hidden
     pair_hidden: int = AdditiveOptions.pair_hidden

@@ -83,7 +83,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
     """
 
     # Whether y may have several columns.
-    several_targets: ClassVar[bool] = False
+    _several_targets: ClassVar[bool] = False
 
     categorical: Sequence[str | int] | None = None
     random_state: RandomState = None
@@ -287,7 +287,7 @@ class TableClassifier(ClassifierMixin):  # type: ignore[misc]
     """The predictions of a classifier."""
 
     classes_: np.ndarray
-    several_targets: bool
+    _several_targets: bool
     _multilabel: bool
     _read: Callable[..., np.ndarray]
 
@@ -319,7 +319,7 @@ class TableClassifier(ClassifierMixin):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_label = self.several_targets
+        tags.classifier_tags.multi_label = self._several_targets
         return tags
 
     def _decided(self, probs: np.ndarray, abstain: float | None) -> np.ndarray:
@@ -337,7 +337,7 @@ Prediction: TypeAlias = np.ndarray | tuple[np.ndarray, np.ndarray]
 class TableRegressor(RegressorMixin):  # type: ignore[misc]
     """The predictions of a regression."""
 
-    several_targets: bool
+    _several_targets: bool
     _flat: bool
     _read: Callable[..., np.ndarray]
 
@@ -351,7 +351,7 @@ class TableRegressor(RegressorMixin):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = self.several_targets
+        tags.target_tags.multi_output = self._several_targets
         return tags
 
     def _moments(self, read: np.ndarray, return_std: bool) -> Prediction:

@@ -62,7 +62,7 @@ class Goal:
 class MLPEstimator(TableEstimator):
     """A table, a network and its posterior."""
 
-    several_targets: ClassVar[bool] = True
+    _several_targets: ClassVar[bool] = True
 
     posterior: PosteriorName = "laplace"
     hidden: Sequence[int] = (50, 50)

@@ -26,8 +26,8 @@ _COLUMNS = (
     ("behind", "behind", "{:.2f}"),
     ("probability", "probability", "{:.3g}"),
     ("log likelihood", "log_likelihood", "{:.2f}"),
+    ("parameters", "parameters", "{:,}"),
     ("determined", "effective_parameters", "{:.1f}"),
-    ("of", "parameters", "{:,}"),
     ("Newton decrement", "newton_decrement", "{:.2g}"),
 )
 
