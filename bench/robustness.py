@@ -1,9 +1,8 @@
-"""How it fails: random networks and tables, faults put into fits, and attacks from outside.
+"""How it fails: random networks and tables.
 
 Networks drawn from their seeds go through every structure, and each answer is compared with dense float64 definitions;
-an answer that is wrong, or an error that is not the library's own, is listed with its seed. Faults are put into data
-and networks, and it is noted what came and whether what was there before is untouched. Random tables go through the
-estimators, and altered text through the reader of tables. Attacks from outside are tried and counted.
+an answer that is wrong, or an error that is not the library's own, is listed with its seed. Random tables go through
+the estimators. What a fault in the data, an altered file or an attack from outside ends in is checked by the tests.
 
     python -m bench.robustness [--only PART] [--networks 1000] [--tables 2000] [--first 0]
 """
@@ -12,16 +11,13 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from bench import attacks, record, robustness_faults, robustness_networks, robustness_tables
+from bench import record, robustness_networks, robustness_tables
 
 Record = dict[str, Any]
-# Altered files for each random table.
-TEXTS = 2
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
@@ -63,55 +59,17 @@ def told(each: Record) -> str:
     return f"{wrong}{touched} ({', '.join(each['layers'])}; {each['likelihood']}, {each['kind']})"
 
 
-def shown_faults(found: Sequence[Record]) -> str:
-    """Each fault by what came of it."""
-    fine = sum(each["fine"] for each in found)
-    rows = []
-    for fault in dict.fromkeys(each["fault"] for each in found):
-        some = [each for each in found if each["fault"] == fault]
-        came = sorted({each["came"].partition(":")[0] for each in some})
-        bad = [f"**{each['where']}: {each['came'].replace('|', '/')}**" for each in some if not each["fine"]]
-        where = ", ".join(dict.fromkeys(each["where"] for each in some))
-        rows.append([fault, where, ", ".join(came), "; ".join(bad) if bad else f"{len(some)} of {len(some)}"])
-    return "\n\n".join([
-        "## Faults",
-        f"{fine} of {len(found)} are as they should be: an error of the library's own or a usable answer, and nothing "
-        "of the user's changed. The user's own exceptions pass through.",
-        record.table(["fault", "in", "what came", "fine"], rows),
-    ])  # fmt: skip
-
-
 def shown_tables(found: Record) -> str:
-    """What came of tables and of text."""
+    """What came of tables."""
     names = sorted({what for each in found["outcomes"].values() for what in each})
     rows = [[name, *(each.get(what, 0) for what in names)] for name, each in found["outcomes"].items()]
-    text = found["texts"]
-    outcomes = ", ".join(f"{number:,} {what}" for what, number in sorted(text["outcomes"].items()))
     lines = [
         f"{found['count']:,} random tables, each fitted, predicted, and predicted once more with something altered. "
         "scikit-learn's own checks of names and targets count as refusals, since every estimator has them.",
         record.table(["estimator", *names], rows),
-        f"{text['count']:,} altered CSV files (seed {text['seed']}) through the reader, to fit and to predict: "
-        f"{outcomes}; the slowest took {text['slowest_seconds']:.2f} s.",
     ]
-    lines += [f"**Not right**: `{each}`" for each in [*found["bad"], *text["bad"]]]
-    return "\n\n".join(["## Tables and text", *lines])
-
-
-def shown_attacks(found: Record) -> str:
-    """Each attack with how often it was tried and what came."""
-    every = [each for group in found.values() for each in group]
-    tried = {what: sum(each[what] for each in every) for what in ("refused", "right", "wrong")}
-    rows = []
-    for group, some in found.items():
-        for each in some:
-            wrong = f"**{each['said'].replace('|', '/')}**" if each["wrong"] else ""
-            rows.append([group, each["attack"], each["refused"], each["right"], each["wrong"], wrong])
-    return "\n\n".join([
-        "## Attacks from outside",
-        f"{sum(tried.values()):,} attacks: " + ", ".join(f"{number:,} {what}" for what, number in tried.items()) + ".",
-        record.table(["group", "attack", "refused", "right", "wrong", "what was wrong"], rows),
-    ])  # fmt: skip
+    lines += [f"**Not right**: `{each}`" for each in found["bad"]]
+    return "\n\n".join(["## Random tables", *lines])
 
 
 # --- the parts --------------------------------------------------------------------------------------------------------
@@ -122,42 +80,13 @@ def networks(options: Any) -> Record:
     return robustness_networks.run(options.networks or (40 if options.quick else 1000), options.first)
 
 
-def faults(options: Any) -> list[Record]:
-    """All of them; of a quick run those of two fits alone."""
-    found = robustness_faults.data_faults(("laplace", "fit_map") if options.quick else robustness_faults.FITS)
-    return [
-        {"fault": fault, "where": where, "came": came.said, "fine": bool(came.fine)} for fault, where, came in found
-    ]
-
-
 def tables(options: Any) -> Record:
     """2,000 of them, 60 of a quick run."""
     count = options.tables or (60 if options.quick else 2000)
-    return robustness_tables.run(count, TEXTS * count, options.first)
+    return robustness_tables.run(count, options.first)
 
 
-def attacked(options: Any) -> Record:
-    """Every group; fewer of each of a quick run."""
-    return attacks.run(options.quick)
-
-
-PARTS = {
-    "networks": (networks, shown_networks),
-    "faults": (faults, shown_faults),
-    "tables": (tables, shown_tables),
-    "attacks": (attacked, shown_attacks),
-}
-
-
-def silent(parts: Record) -> int:
-    """How many things went wrong that must not."""
-    results = {name: part["found"] for name, part in parts.items()}
-    found = len(results["networks"]["bad"]) if "networks" in results else 0
-    found += sum(not each["fine"] for each in results.get("faults", ()))
-    found += sum(each["wrong"] for group in results.get("attacks", {}).values() for each in group)
-    if "tables" in results:
-        found += len(results["tables"]["bad"]) + len(results["tables"]["texts"]["bad"])
-    return found
+PARTS = {"networks": (networks, shown_networks), "tables": (tables, shown_tables)}
 
 
 def main() -> None:
@@ -182,7 +111,7 @@ def main() -> None:
         shown = [_part(name, parts[name]) for name in PARTS if name in parts]
         results = {"made": record.oldest(parts, PARTS), "parts": parts}
         record.save(into, "robustness", results, record.page("Robustness", None, said, shown))
-    raise SystemExit(silent(parts) > 0)
+    raise SystemExit(any(part["found"]["bad"] for part in parts.values()))
 
 
 def _part(name: str, part: Record) -> str:

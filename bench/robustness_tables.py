@@ -1,29 +1,23 @@
-"""Random tables through the estimators, and altered text through the reader: finite answers or our own errors.
+"""Random tables through the estimators: finite answers or our own errors.
 
 A table is drawn from its seed: one to four columns of any dtype that a data frame holds, with missing and infinite
 values, constants, dates, huge numbers, odd characters and names, few rows; then rows to predict, in which labels,
-columns and dtypes may be others. Text is a CSV file of which bytes, cells, lines or quotes are altered.
+columns and dtypes may be others.
 """
 
 from __future__ import annotations
 
 import datetime
 import decimal
-import random
-import tempfile
-import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 import bayescope as bs
-from bayescope.cli.opening import open_source
-from bayescope.cli.training_table import Roles, read_training_table
 from bayescope.errors import BayescopeError
 
 Record = dict[str, Any]
@@ -33,9 +27,6 @@ ODD = [
     "x" * 500,
 ]  # fmt: skip
 ALTERED = ("the same", "a new label", "missing", "infinite", "text", "a column less", "turned", "none", "one")
-
-
-# --- tables -----------------------------------------------------------------------------------------------------------
 
 
 def spoilt(values: np.ndarray, source: np.random.Generator, value: Any) -> np.ndarray:
@@ -221,92 +212,11 @@ def table(seed: int) -> Record:
     return found
 
 
-# --- text -------------------------------------------------------------------------------------------------------------
-
-
-def text(rows: int = 40) -> bytes:
-    """A plain CSV file."""
-    source = np.random.default_rng(0)
-    content = pd.DataFrame({
-        "age": source.normal(50, 9, rows).round(1),
-        "visits": source.integers(0, 9, rows),
-        "colour": source.choice(["red", "blue", "a, b", 'say "no"'], rows),
-        "state": source.choice(["sick", "well"], rows),
-    })  # fmt: skip
-    content.loc[3, "age"] = None
-    return content.to_csv(index=False).encode()
-
-
-BITS = (
-    b",", b'"', b"\n", b"\r", b"\r\n", b"\t", b"\x00", b"\xff", b"\xef\xbb\xbf", b"nan", b"inf", b"1e999", b"-",
-    b"\xc3", "😀".encode(), b";", b"9" * 400, b"0x1F", b"1_000", b"2024-01-01", b" ", b"'", b"#", b"\\",
-)  # fmt: skip
-
-
-def mutant(whole: bytes, source: random.Random) -> bytes:
-    """The text with some of it altered."""
-    content = bytearray(whole)
-    for _ in range(source.choice([1, 1, 1, 2, 4])):
-        place = source.randrange(len(content) + 1)
-        what = source.choice(["put", "put", "cut", "flip", "double", "line", "swap"])
-        if what == "put":
-            content[place:place] = source.choice(BITS)
-        elif what == "cut":
-            del content[place : place + source.choice([1, 1, 5, 100, 10**6])]
-        elif what == "flip" and place < len(content):
-            content[place] ^= 1 << source.randrange(8)
-        elif what == "double":
-            content[place:place] = content[place : place + source.randint(1, 200)]
-        elif what == "line":
-            lines = bytes(content).split(b"\n")
-            source.shuffle(lines)
-            content = bytearray(b"\n".join(lines))
-        elif what == "swap":
-            content = bytearray(bytes(content).replace(source.choice(BITS), source.choice(BITS), source.randint(1, 5)))
-    return bytes(content)
-
-
-def read(path: Path) -> str:
-    """A table as the command line reads it to fit, and by blocks as it reads it to predict."""
-    table = read_training_table(open_source(path, again=True), Roles(target="state"))
-    source = open_source(path)
-    kinds, rows = source.kinds(source.header), 0
-    for block in source.blocks(7):
-        columns = block.read(kinds)
-        if any(len(column) != block.rows for column in columns.values()):
-            return "WRONG: columns of several lengths"
-        if any(np.isinf(column).any() for column in columns.values() if column.dtype == float):
-            return "WRONG: an infinite number"
-        rows += block.rows
-    return "read" if rows >= len(table) else f"WRONG: {rows} rows to predict, {len(table)} to fit"
-
-
-def texts(count: int, seed: int) -> Record:
-    """Altered files through the reader."""
-    source, whole, counts, bad, slowest = random.Random(seed), text(), Counter[str](), [], 0.0
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "altered.csv"
-        for turn in range(count):
-            content = mutant(whole, source)
-            path.write_bytes(content)
-            start = time.perf_counter()
-            came = told(lambda: read(path))
-            slowest = max(slowest, time.perf_counter() - start)
-            counts[came.partition(" ")[0]] += 1
-            if came not in ("read", "refused"):
-                bad.append({"turn": turn, "came": came, "content": repr(content)[:400]})
-    return {"count": count, "seed": seed, "outcomes": dict(counts), "slowest_seconds": slowest, "bad": bad}
-
-
-# --- all of it --------------------------------------------------------------------------------------------------------
-
-
-def run(count: int, changes: int, first: int = 0) -> Record:
-    """So many tables, so many altered files."""
+def run(count: int, first: int = 0) -> Record:
+    """This many tables."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = [table(seed) for seed in range(first, first + count)]
-        altered_files = texts(changes, first)
     outcomes: dict[str, Counter[str]] = {name: Counter() for name in ESTIMATORS}
     bad = []
     for each in found:
@@ -314,5 +224,4 @@ def run(count: int, changes: int, first: int = 0) -> Record:
         outcomes[each["estimator"]].update(f"{step}: {came.split(' ')[0].rstrip(':')}" for step, came in steps.items())
         if any(came.startswith(("WRONG", "FOREIGN")) for came in steps.values()):
             bad.append(each)
-    return {"count": count, "outcomes": {name: dict(counts) for name, counts in outcomes.items()}, "bad": bad,
-            "texts": altered_files}  # fmt: skip
+    return {"count": count, "outcomes": {name: dict(counts) for name, counts in outcomes.items()}, "bad": bad}

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 import torch
 
 import bayescope as bs
 from bayescope.errors import BayescopeError
-from bench.attacks import Outcome
 
-SIZES = (1.0, 1e50, 1e100, 1e150, 1e155, 1e160, 1e200, 1e250, 1e300, 1e308)
+SIZES = (1.0, 1e155, 1e160, 1e308)
 ROWS = 40
 # Beside a fit to the column in another unit, where the estimator standardises.
 NEAR = 1e-6
@@ -88,7 +88,6 @@ class Case(NamedTuple):
             ``mirrors``.
         mirrors: whether no weight is random.
         learns: whether y in another unit has to give the answer in that unit.
-        quick: whether it is fast.
     """
 
     fit: Fit
@@ -96,39 +95,19 @@ class Case(NamedTuple):
     standardizes: bool
     mirrors: bool
     learns: bool
-    quick: bool
 
 
 def cases() -> dict[str, Case]:
-    """Every estimator with its posteriors, and ways of inference for a network."""
-    logistic, linear = bs.BayesianLogisticRegression, bs.BayesianLinearRegression
+    """Linear estimators, and Laplace's approximation of a network."""
     found: dict[str, Case] = {}
-    for posterior in ("auto", "laplace", "map", "variational", "ep"):
-        for standardize in (True, False):
-            fit = classifier(partial(logistic, posterior=posterior, standardize=standardize))
-            quick = posterior == "laplace"
-            found[f"logistic, {posterior}, standardize={standardize}"] = Case(fit, True, standardize, True, True, quick)
     for standardize in (True, False):
-        fit = regressor(partial(linear, standardize=standardize))
-        found[f"linear, standardize={standardize}"] = Case(fit, False, standardize, True, True, True)
-    mlp = {"hidden": (4,), "random_state": 0, "posterior": "laplace"}
-    found["MLP classifier"] = Case(classifier(partial(bs.BayesianMLPClassifier, **mlp)), True, True, False, True, False)
-    found["MLP regressor"] = Case(regressor(partial(bs.BayesianMLPRegressor, **mlp)), False, True, False, True, False)
-    additive = partial(bs.NeuralAdditiveClassifier, random_state=0), partial(bs.NeuralAdditiveRegressor, random_state=0)
-    found["additive classifier"] = Case(classifier(additive[0]), True, True, False, True, False)
-    found["additive regressor"] = Case(regressor(additive[1]), False, True, False, True, False)
-    short = {"epochs": 3, "generator": 0}
-    ways: dict[str, Callable[..., Any]] = {
-        "laplace": partial(bs.laplace, prior_precision=1.0),
-        "variational": partial(bs.variational, **short),
-        "mc_dropout": partial(bs.mc_dropout, rate=0.1, **short),
-        "swag": partial(bs.swag, rank=2, epochs=4, generator=0),
-        "fit_map": partial(bs.fit_map, **short),
-    }
-    for name, infer in ways.items():
-        for likelihood in ("bernoulli", "gaussian"):
-            fit, classes = network(infer, likelihood), likelihood == "bernoulli"
-            found[f"network, {name}, {likelihood}"] = Case(fit, classes, False, False, False, name == "laplace")
+        logistic = partial(bs.BayesianLogisticRegression, posterior="laplace", standardize=standardize)
+        linear = partial(bs.BayesianLinearRegression, standardize=standardize)
+        found[f"logistic, standardize={standardize}"] = Case(classifier(logistic), True, standardize, True, True)
+        found[f"linear, standardize={standardize}"] = Case(regressor(linear), False, standardize, True, True)
+    for likelihood in ("bernoulli", "gaussian"):
+        fit = network(partial(bs.laplace, prior_precision=1.0), likelihood)
+        found[f"network, {likelihood}"] = Case(fit, likelihood == "bernoulli", False, False, False)
     return found
 
 
@@ -141,17 +120,14 @@ def valid(parts: tuple[np.ndarray, ...], classes: bool) -> bool:
     return bool((parts[0] >= 0).all() and (parts[0] <= 1).all() and np.allclose(parts[0].sum(1), 1.0, atol=1e-9))
 
 
-def judge(work: Callable[[], bool]) -> tuple[int, int, int, str]:
-    """(refused, right, wrong, what was said) of one try."""
+def outcome(work: Callable[[], bool]) -> str:
+    """What came of one try: "right", "refused" in the library's own words, or what is wrong."""
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            right = work()
-    except BayescopeError as error:
-        return 1, 0, 0, str(error)[:160]
-    except Exception as error:  # noqa: BLE001  # counted and shown
-        return 0, 0, 1, f"{type(error).__name__}: {error}"[:160]
-    return (0, 1, 0, "") if right else (0, 0, 1, "not finite, no probabilities, or another answer")
+            return "right" if work() else "not finite, no probabilities, or another answer"
+    except BayescopeError:
+        return "refused"
 
 
 def scaled(values: np.ndarray, size: float) -> np.ndarray:
@@ -164,7 +140,7 @@ def near(found: np.ndarray, expected: np.ndarray) -> bool:
     return bool(np.allclose(found, expected, rtol=NEAR, atol=NEAR))
 
 
-def tries(case: Case, sizes: Sequence[float]) -> Iterator[tuple[str, str, Callable[[], bool]]]:
+def tries(case: Case) -> Iterator[tuple[str, str, Callable[[], bool]]]:
     """Every attack on one fit: its name, the size, and the work that tells whether the answer is right."""
     X, number, label = table()
     y = label if case.classes else number
@@ -187,7 +163,7 @@ def tries(case: Case, sizes: Sequence[float]) -> Iterator[tuple[str, str, Callab
         same = near(mean / unit, np.sign(size) * before[0]) and near(np.sqrt(variance) / unit, np.sqrt(before[1]))
         return valid((mean, variance), False) and (same or not case.learns)
 
-    for size in (sign * size for size in sizes for sign in (1.0, -1.0)):
+    for size in (sign * size for size in SIZES for sign in (1.0, -1.0)):
         cell, column = X.copy(), X.copy()
         cell[0, 0], column[:, 0] = size, scaled(column[:, 0], size)
         same = case.standardizes and (size > 0 or case.mirrors)
@@ -199,17 +175,9 @@ def tries(case: Case, sizes: Sequence[float]) -> Iterator[tuple[str, str, Callab
             yield "y", f"{size:.0e}", partial(in_unit, size)
 
 
-def attacks(quick: bool) -> Iterator[Outcome]:
-    """Of every estimator and of inference for networks."""
-    for name, case in cases().items():
-        if quick and not case.quick:
-            continue
-        counts: dict[str, list[Any]] = {}
-        for attack, size, work in tries(case, SIZES[::5] if quick else SIZES):
-            refused, right, wrong, said = judge(work)
-            count = counts.setdefault(attack, [0, 0, 0, ""])
-            count[:3] = [a + b for a, b in zip(count[:3], (refused, right, wrong), strict=True)]
-            if said and (wrong or not count[2]):
-                count[3] = f"{size}: {said}"
-        for attack, count in counts.items():
-            yield Outcome(f"{name}: {attack}", *count)
+@pytest.mark.global_rng  # a layer draws its initial weights from it
+@pytest.mark.parametrize("name", cases())
+def test_numbers_beyond_floating_point_are_refused_or_answered_right(name: str) -> None:
+    outcomes = [(attack, size, outcome(work)) for attack, size, work in tries(cases()[name])]
+    assert [each for each in outcomes if each[2] not in ("refused", "right")] == []
+    assert {each[2] for each in outcomes} == {"refused", "right"}
