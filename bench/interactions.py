@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bayescope.additive.additive import Additive, AdditiveOptions, fit_additive
-from bayescope.additive.fit import EvidenceSchedule
-from bayescope.additive.interactions import METHODS, rank
+from bayescope.additive.additive import Additive, fit_additive
+from bayescope.additive.fit import AdditiveOptions
+from bayescope.additive.interactions import rank
 from bayescope.additive.observed import RowsInMemory
 from bayescope.additive.terms import EncodedRows
 from bayescope.likelihoods import Bernoulli, Gaussian
@@ -31,6 +31,7 @@ from bench.papers.additive_sets import load
 from bench.turns import Work, in_turns
 
 FEATURES = 10
+METHODS = ("evidence", "mutual_information")
 PLANTED = {(0, 4), (5, 6)}
 Row = dict[str, Any]
 Numbers = NDArray[np.float64]
@@ -71,7 +72,7 @@ def table(shape: str, task: str, rows: int, seed: int) -> tuple[Numbers, NDArray
     return x, mean + rng.normal(size=rows)
 
 
-def fitted(x: Any, y: NDArray[Any], options: AdditiveOptions) -> tuple[Additive, RowsInMemory]:
+def fitted(x: Any, y: NDArray[Any], options: AdditiveOptions, seed: int = 0) -> tuple[Additive, RowsInMemory]:
     """An additive model of a table."""
     columns = read_table(x)
     encoding = TableEncoding.fit(columns)
@@ -80,7 +81,7 @@ def fitted(x: Any, y: NDArray[Any], options: AdditiveOptions) -> tuple[Additive,
     targets = likelihood.targets((y - y.mean()) / y.std() if y.dtype.kind == "f" else y, 1)
     unit = torch.ones(1, dtype=torch.float64)
     data = RowsInMemory(rows, targets, torch.ones(len(rows), dtype=torch.float64), unit, 0.0 * unit)
-    return fit_additive(encoding, data, likelihood, options), data
+    return fit_additive(encoding, data, likelihood, options, seed=seed), data
 
 
 # --- what is measured -------------------------------------------------------------------------------------------------
@@ -91,7 +92,7 @@ def found(shape: str, task: str, rows: int, seeds: int) -> Row:
     first, each = dict.fromkeys(METHODS, 0), dict.fromkeys(METHODS, 0)
     seconds: dict[str, list[float]] = {method: [] for method in METHODS}
     for seed in range(seeds):
-        model, data = fitted(*table(shape, task, rows, seed), AdditiveOptions(seed=seed))
+        model, data = fitted(*table(shape, task, rows, seed), AdditiveOptions(), seed)
         for method in METHODS:
             start = time.perf_counter()
             ranking = rank(model.fit, model.encoding, data, method, torch.Generator().manual_seed(seed))
@@ -115,10 +116,10 @@ def foretold(seeds: int) -> list[Row]:
     rows = []
     for seed in range(seeds):
         x, y = table("products", "regression", 500, seed)
-        without, data = fitted(x, y, AdditiveOptions(seed=seed))
+        without, data = fitted(x, y, AdditiveOptions(), seed)
         ranking = rank(without.fit, without.encoding, data, "evidence", torch.Generator().manual_seed(seed))
         for place in (0, 1, 2, 9):
-            refitted, _ = fitted(x, y, AdditiveOptions(seed=seed, interactions=[ranking.pairs[place]]))
+            refitted, _ = fitted(x, y, AdditiveOptions(interactions=[ranking.pairs[place]]), seed)
             rise = refitted.fit.log_evidence - without.fit.log_evidence
             rows.append({"seed": seed, "place": place + 1, "foretold": float(ranking.scores[place]), "rise": rise})
     return rows
@@ -126,7 +127,7 @@ def foretold(seeds: int) -> list[Row]:
 
 def cost(name: str, x: Any, y: NDArray[Any]) -> Row:
     """Seconds of ranking all pairs, the median of three turns."""
-    model, data = fitted(x, y, AdditiveOptions(hidden=8, schedule=EvidenceSchedule(epochs=3, burn_in=1)))
+    model, data = fitted(x, y, AdditiveOptions(hidden=8, epochs=3, burn_in=1))
     row: Row = {"table": name, "rows": len(data.rows), "pairs": x.shape[1] * (x.shape[1] - 1) // 2}
 
     def ranked(method: str) -> object:

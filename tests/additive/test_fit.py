@@ -10,17 +10,16 @@ import torch
 from bayescope.additive import (
     AdditiveFit,
     AdditiveHyperparameters,
+    AdditiveOptions,
     AdditiveProblem,
     BlockEvidence,
     EncodedRows,
-    EvidenceSchedule,
     TermFamily,
     carried,
     climb,
     first_precisions,
     settled,
 )
-from bayescope.errors import InputError, OptionError
 from bayescope.likelihoods import Bernoulli, Gaussian
 from tests.additive.problems import (
     FIRST,
@@ -36,7 +35,7 @@ from tests.additive.problems import (
     table,
 )
 
-SHORT = EvidenceSchedule(epochs=25)
+SHORT = AdditiveOptions(epochs=25)
 
 
 def wave(n: int = 80, seed: int = 0) -> tuple[EncodedRows, torch.Tensor]:
@@ -48,12 +47,12 @@ def wave(n: int = 80, seed: int = 0) -> tuple[EncodedRows, torch.Tensor]:
 
 
 def fitted(
-    rows: EncodedRows, y: torch.Tensor, families: list[TermFamily], schedule: EvidenceSchedule = SHORT,
-    weights: torch.Tensor | None = None,
+    rows: EncodedRows, y: torch.Tensor, families: list[TermFamily], options: AdditiveOptions = SHORT,
+    weights: torch.Tensor | None = None, learn_noise: bool = True,
 ) -> AdditiveFit:  # fmt: skip
     problem = problem_of(families, rows, y, weights)
     at = AdditiveHyperparameters(first_precisions(problem, inner=0.3, other=1.0), 1e-4, Gaussian(0.5))
-    return climb(problem, problem.centre, at, schedule)
+    return climb(problem, problem.centre, at, options, learn_noise=learn_noise)
 
 
 def everything() -> list[TermFamily]:
@@ -112,7 +111,7 @@ def test_the_trace_tells_each_epoch(fit: AdditiveFit) -> None:
 
 def test_a_net_without_use_is_switched_off() -> None:
     rows, y = wave(200)
-    (precisions,) = fitted(rows, y, [nets(FIRST, SECOND, hidden=6)], EvidenceSchedule(epochs=100)).at.precisions
+    (precisions,) = fitted(rows, y, [nets(FIRST, SECOND, hidden=6)], AdditiveOptions(epochs=100)).at.precisions
     assert float(precisions[1].max()) > 1e3
     assert float(precisions[0].max()) < 1e2
 
@@ -154,10 +153,10 @@ def test_an_offset_is_added_and_not_learnt() -> None:
 
 def test_what_is_not_learnt_stays() -> None:
     rows, y = wave(40)
-    still = fitted(rows, y, everything(), replace(SHORT, learn=False, learn_noise=False))
+    still = fitted(rows, y, everything(), replace(SHORT, prior_precision=1.0), learn_noise=False)
     assert all(set(part.flatten().tolist()) <= {0.3, 1.0} for part in still.at.precisions)
     assert float(still.at.likelihood.noise_variance) == 0.5
-    noise = fitted(rows, y, everything(), replace(SHORT, learn=False))
+    noise = fitted(rows, y, everything(), replace(SHORT, prior_precision=1.0))
     assert all(set(part.flatten().tolist()) <= {0.3, 1.0} for part in noise.at.precisions)
     assert float(noise.at.likelihood.noise_variance) < 0.4
     shared = fitted(rows, y, everything(), replace(SHORT, share_prior="net"))
@@ -166,18 +165,12 @@ def test_what_is_not_learnt_stays() -> None:
 
 def test_before_the_burn_in_is_over_nothing_is_learnt() -> None:
     rows, y = wave(40)
-    trace = fitted(rows, y, everything(), EvidenceSchedule(epochs=12, burn_in=6, every=2)).trace["noise_variance"]
+    options = AdditiveOptions(epochs=12, burn_in=6, evidence_every=2)
+    trace = fitted(rows, y, everything(), options).trace["noise_variance"]
     assert trace[:7] == [0.5] * 7
     assert trace[7] != 0.5
     assert trace[8] == trace[7]
     assert trace[9] != trace[8]
-
-
-def test_a_schedule_is_checked() -> None:
-    with pytest.raises(InputError, match="epochs"):
-        EvidenceSchedule(epochs=0)
-    with pytest.raises(OptionError, match="share_prior"):
-        EvidenceSchedule(share_prior="weight")
 
 
 # --- a linear model, whose posterior is known -----------------------------------------------------------------------
@@ -201,7 +194,7 @@ def exact(
 
 def test_levels_with_gaussian_noise_are_the_conjugate_model() -> None:
     rows, y = wave(60)
-    fit = fitted(rows, y, [labels()], EvidenceSchedule(epochs=100))
+    fit = fitted(rows, y, [labels()], AdditiveOptions(epochs=100))
     mean, _, log_evidence = exact(fit.problem, rows, fit.at)
     torch.testing.assert_close(fit.theta, mean, rtol=1e-4, atol=1e-5)
     assert fit.log_evidence == pytest.approx(log_evidence, abs=1e-6)
@@ -228,7 +221,7 @@ def test_a_level_without_data_keeps_its_prior() -> None:
 
 
 def test_one_row() -> None:
-    fit = fitted(table(1), torch.tensor([[1.3]], dtype=torch.float64), everything(), EvidenceSchedule(epochs=10))
+    fit = fitted(table(1), torch.tensor([[1.3]], dtype=torch.float64), everything(), AdditiveOptions(epochs=10))
     assert fit.linear.f.isfinite().all()
     assert fit.evidence.value.isfinite()
 

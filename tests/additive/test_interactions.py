@@ -15,7 +15,6 @@ from bayescope.additive import (
     AdditiveFit,
     AdditiveOptions,
     EncodedRows,
-    EvidenceSchedule,
     FeatureInput,
     Grids,
     HiddenNets,
@@ -29,7 +28,6 @@ from bayescope.additive import (
     pair_term,
     rank,
 )
-from bayescope.errors import OptionError
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from bayescope.tables import TableEncoding, read_table
 from tests.additive.problems import seeded
@@ -38,12 +36,12 @@ from tests.additive.problems import seeded
 # the features' own functions as a share of the largest curvature, and the groups that numbers are cut into.
 UNITS, GROUPS, OWN_PRECISION = 32, 24, 1e-6
 PRECISIONS = torch.logspace(-4, 3, 22, dtype=torch.float64)
-QUICK = EvidenceSchedule(epochs=12, burn_in=3)
+QUICK = AdditiveOptions(hidden=8, epochs=12, burn_in=3)
 
 
 def fitted(
     table: object, y: object, likelihood: Likelihood, outputs: int = 1, weights: Tensor | None = None,
-    schedule: EvidenceSchedule = QUICK,
+    options: AdditiveOptions = QUICK,
 ) -> tuple[AdditiveFit, TableEncoding, EncodedRows]:  # fmt: skip
     """The effects of the features alone."""
     columns = read_table(table)
@@ -52,7 +50,7 @@ def fitted(
     weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights
     unit = torch.ones(outputs, dtype=torch.float64)
     data = RowsInMemory(rows, likelihood.targets(y, outputs), weights, unit, 0.0 * unit)
-    return fit_additive(encoding, data, likelihood, AdditiveOptions(hidden=8, schedule=schedule)).fit, encoding, rows
+    return fit_additive(encoding, data, likelihood, options).fit, encoding, rows
 
 
 def standardized(y: np.ndarray) -> np.ndarray:
@@ -317,13 +315,6 @@ def test_one_feature_has_no_pairs(method: str) -> None:
     ranking = rank(fit, encoding, held(fit, rows), method, seeded())
     assert ranking.pairs == ()
     assert ranking.scores.shape == (0,)
-
-
-def test_an_unknown_method_is_refused() -> None:
-    x, mean = planted(0, 40)
-    fit, encoding, rows = fitted(x[:, :2], standardized(mean), Gaussian(0.5))
-    with pytest.raises(OptionError, match="ranking: expected one of 'evidence', 'mutual_information', got 'hessian'"):
-        rank(fit, encoding, held(fit, rows), "hessian", seeded())
 
 
 def test_numbers_are_cut_into_groups_of_like_size_that_keep_equal_numbers_together() -> None:

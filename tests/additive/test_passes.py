@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bayescope.additive import Computed, EvidenceSchedule, RowPasses, TrainingValues, climb
+from bayescope.additive import AdditiveOptions, Computed, RowPasses, TrainingValues, climb
 from tests.additive.problems import CASES, Case, hyperparameters, state_of
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
@@ -39,9 +39,9 @@ def test_sums_over_blocks_are_those_over_all_rows(case: Case) -> None:
 @pytest.mark.parametrize("name", ["gaussian, two outputs", "categorical"])
 def test_a_climb_over_blocks_ends_where_one_over_all_rows_does(name: str) -> None:
     case = next(each for each in CASES if each.name == name)
-    schedule = EvidenceSchedule(epochs=6, burn_in=2)
+    options = AdditiveOptions(epochs=6, burn_in=2)
     here, there = (
-        climb(each.problem, each.problem.centre, hyperparameters(each.problem, each.likelihood), schedule)
+        climb(each.problem, each.problem.centre, hyperparameters(each.problem, each.likelihood), options)
         for each in (case, in_blocks(case))
     )
     assert there.log_evidence == pytest.approx(here.log_evidence, rel=1e-8)

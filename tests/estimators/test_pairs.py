@@ -37,7 +37,7 @@ def test_a_number_of_pairs_may_be_numpys():
         ([("age", "dose"), (1, 0)], InputError, r"each pair once, got 'age' and 'dose' twice"),
         (["age"], InputError, r"pairs of names such as \('a', 'b'\), got 'age'"),
         ([("age", "dose", "city")], InputError, r"expected pairs of names"),
-        ([(0, 3)], InputError, r"positions 0…2 or names, got 3"),
+        ([(0, 3)], InputError, r"a position from 0 to 2, got 3"),
         ([(0, -1)], InputError, r"at least 0, got -1"),
         ("all", OptionError, r"a number of pairs, pairs or 'auto', got 'all'"),
         (1.5, InputError, r"interactions"),

@@ -1,6 +1,6 @@
 """Neural additive models: terms, their Gauss-Newton fit, evidence by blocks, interactions and explanations."""
 
-from bayescope.additive.additive import Additive, AdditiveOptions, fit_additive, pruned, removal_gains
+from bayescope.additive.additive import Additive, fit_additive, pruned, removal_gains
 from bayescope.additive.coded import CodedData, Codes
 from bayescope.additive.contributions import Functions, intercept_at, position_of, read
 from bayescope.additive.design import MOST_POINTS, Design
@@ -19,8 +19,8 @@ from bayescope.additive.explanation import Explanation, Importance, explain, imp
 from bayescope.additive.families import HiddenNets, Jacobian, LevelEffects, Points, TermFamily, has_values, values_of
 from bayescope.additive.fit import (
     AdditiveFit,
+    AdditiveOptions,
     BlockEvidence,
-    EvidenceSchedule,
     NewtonStep,
     carried,
     climb,
@@ -60,7 +60,6 @@ __all__ = [
     "Distinct",
     "Effect",
     "EncodedRows",
-    "EvidenceSchedule",
     "Explanation",
     "FeatureInput",
     "Functions",

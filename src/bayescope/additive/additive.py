@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,18 +19,19 @@ from bayescope.additive.fit import (
     MOST_PRECISION,
     ROUGHLY,
     AdditiveFit,
-    EvidenceSchedule,
+    AdditiveOptions,
     carried,
+    check_options,
     climb,
     first_precisions,
     settled,
 )
 from bayescope.additive.interactions import Ranking, rank
 from bayescope.additive.model import AdditiveModel, Centre
-from bayescope.additive.posterior import STRUCTURES, laplace_at, point_at, tightest_log_evidence
+from bayescope.additive.posterior import laplace_at, point_at, tightest_log_evidence
 from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem, BlockFactors
 from bayescope.additive.seen import TrainingValues
-from bayescope.additive.terms import Term, feature_term, pair_term
+from bayescope.additive.terms import Term, feature_position, feature_term, pair_term
 from bayescope.errors import InputError, OptionError
 from bayescope.likelihoods import Likelihood
 from bayescope.memory import require_memory
@@ -43,59 +45,10 @@ FIRST_INNER, FIRST_OTHER = 0.3, 10.0
 FIRST_PAIRED = 1000.0
 # How many pairs are added at a time while they raise the evidence, and how many at most.
 AT_ONCE, MOST_PAIRS = 5, 20
-POSTERIORS = ("laplace", "map")
 # How many arrays there are at once of each term's Jacobian at its points, and of each block of the curvature.
 JACOBIANS, BLOCKS = 7, 7
 
 Pair = tuple[int, int]
-
-
-@final
-@dataclass(frozen=True)
-class AdditiveOptions:
-    """The options of a fit of an additive model.
-
-    Attributes:
-        hidden: hidden units of a feature's net.
-        pair_hidden: of a pair's.
-        interactions: how many pairs, "auto" for as many as raise the evidence, or the pairs themselves.
-        ranking: what pairs are ranked by, "evidence" or "mutual_information".
-        posterior: "laplace" or "map".
-        structure: of the Laplace posterior's precision: "block", one block a term, or "full".
-        prior_precision: "evidence", or a number for all weights but the intercepts.
-        intercept_prior_precision: theirs.
-        schedule: of the fit.
-        seed: of the first weights, and of what the ranking draws.
-    """
-
-    hidden: int = 32
-    pair_hidden: int = 32
-    interactions: int | str | Sequence[Pair] = 0
-    ranking: str = "evidence"
-    posterior: str = "laplace"
-    structure: str = "block"
-    prior_precision: float | str = "evidence"
-    intercept_prior_precision: float = 1e-4
-    schedule: EvidenceSchedule = field(default_factory=EvidenceSchedule)
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        checks.count("hidden", self.hidden)
-        checks.count("pair_hidden", self.pair_hidden)
-        checks.choice("posterior", self.posterior, POSTERIORS)
-        checks.choice("structure", self.structure, STRUCTURES)
-        checks.positive_number("intercept_prior_precision", self.intercept_prior_precision)
-        if isinstance(self.prior_precision, str):
-            checks.choice("prior_precision", self.prior_precision, ["evidence"])
-        else:
-            checks.positive_number("prior_precision", self.prior_precision)
-        if isinstance(self.interactions, str):
-            if self.interactions != "auto":
-                raise OptionError(
-                    f"interactions: expected a number of pairs, pairs or 'auto', got {self.interactions!r}."
-                )
-        elif not isinstance(self.interactions, Sequence):
-            checks.count("interactions", self.interactions, least=0)
 
 
 @stored("additive", without=("fit",))
@@ -126,20 +79,32 @@ class Additive:
     fit: AdditiveFit | None = None
 
 
-def fit_additive(encoding: TableEncoding, data: Observed, likelihood: Likelihood, options: AdditiveOptions) -> Additive:
+def fit_additive(
+    encoding: TableEncoding,
+    data: Observed,
+    likelihood: Likelihood,
+    options: AdditiveOptions,
+    *,
+    seed: int = 0,
+    learn_noise: bool = True,
+) -> Additive:
     """Fits a neural additive model.
 
     Args:
         encoding: of the table that the rows are of.
         data: the rows.
         likelihood: p(y∣f) in the targets' unit; the noise of a Gaussian is where the search for it begins.
-        options: how.
+        options: of the fit.
+        seed: of the first weights, and of what the ranking draws.
+        learn_noise: whether the noise variance of a Gaussian is learnt.
 
     Raises:
-        InputError: if the table has no such pair of features.
+        InputError, OptionError: if an option cannot be used, or the table has no such pair of features.
         NotPositiveDefiniteError: if a block of the curvature is singular in float64.
     """
-    fitter = _Fitter(encoding, data, likelihood, options, checks.generator(options.seed))
+    check_options(options)
+    wanted = _wanted_pairs(options.interactions, encoding.names)
+    fitter = _Fitter(encoding, data, likelihood, options, wanted, checks.generator(seed), learn_noise)
     fitted, pairs, ranking = fitter.with_pairs(fitter.of_features())
     if isinstance(options.prior_precision, str):
         fitted = pruned(fitted)
@@ -163,15 +128,19 @@ class _Fitter:
         encoding: of the table.
         data: the rows.
         likelihood: p(y∣f), with the noise that the search begins at.
-        options: how.
+        options: of the fit.
+        wanted: how many pairs, "auto", or the pairs.
         generator: of all that is drawn.
+        learn_noise: whether the noise variance of a Gaussian is learnt.
     """
 
     encoding: TableEncoding
     data: Observed
     likelihood: Likelihood
     options: AdditiveOptions
+    wanted: int | str | tuple[Pair, ...]
     generator: torch.Generator
+    learn_noise: bool
 
     def of_features(self) -> AdditiveFit:
         """The fit without any pair."""
@@ -179,11 +148,9 @@ class _Fitter:
 
     def with_pairs(self, fitted: AdditiveFit) -> tuple[AdditiveFit, tuple[Pair, ...], Ranking | None]:
         """The fit with the pairs that were asked for, these pairs, and the ranking that they were chosen by."""
-        wanted = self.options.interactions
-        if not isinstance(wanted, int | str):
-            features = len(self.encoding.features)
-            given = tuple({frozenset(pair): _checked(pair, features) for pair in wanted}.values())
-            return self._extended(fitted, given), given, None
+        wanted = self.wanted
+        if isinstance(wanted, tuple):
+            return self._extended(fitted, wanted), wanted, None
         if wanted == 0:
             return fitted, (), None
         ranking = self._ranked(fitted)
@@ -246,7 +213,7 @@ class _Fitter:
         )
         at = AdditiveHyperparameters(precisions, options.intercept_prior_precision, self.likelihood)
         theta, at = (centre, at) if before is None else carried(before, problem, at)
-        return climb(problem, theta, at, replace(options.schedule, learn=learn))
+        return climb(problem, theta, at, options, learn_noise=self.learn_noise)
 
 
 def _families(encoding: TableEncoding, data: Observed, hidden: int) -> tuple[TermFamily, ...]:
@@ -301,11 +268,32 @@ def _model(fitted: AdditiveFit, data: Observed) -> AdditiveModel:
     return AdditiveModel(problem.families, centres, data.scale, data.shift)
 
 
-def _checked(pair: Sequence[int], features: int) -> Pair:
-    first, second = pair
-    if not (0 <= first < features and 0 <= second < features and first != second):
-        raise InputError(f"interactions: expected two different features among 0 to {features - 1}, got {tuple(pair)}.")
-    return int(first), int(second)
+def _wanted_pairs(interactions: object, names: Sequence[str]) -> int | str | tuple[Pair, ...]:
+    """The pairs of ``interactions=`` by the positions of their features, or how many there are to be.
+
+    Raises:
+        InputError: if a pair is none, or is there twice.
+        OptionError: if a feature is unknown.
+    """
+    if isinstance(interactions, str):
+        if interactions != "auto":
+            raise OptionError(f"interactions: expected a number of pairs, pairs or 'auto', got {interactions!r}.")
+        return interactions
+    if not isinstance(interactions, Sequence | np.ndarray):
+        return checks.count("interactions", interactions, least=0)
+    pairs: list[Pair] = []
+    for pair in interactions:
+        if isinstance(pair, str) or not hasattr(pair, "__len__") or len(pair) != 2:
+            raise InputError(f"interactions: expected pairs of names such as ('a', 'b'), got {pair!r}.")
+        first, second = sorted(feature_position("interactions", feature, names) for feature in pair)
+        if first == second:
+            raise InputError(f"interactions: expected two different features in a pair, got {names[first]!r} twice.")
+        if (first, second) in pairs:
+            raise InputError(
+                f"interactions: expected each pair once, got {names[first]!r} and {names[second]!r} twice."
+            )
+        pairs.append((first, second))
+    return tuple(pairs)
 
 
 # Terms that the evidence would rather be without: each that might be one is tried off.

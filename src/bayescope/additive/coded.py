@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayescope.additive.design import MOST_CELLS, Design
-from bayescope.additive.families import Points, TermFamily
+from bayescope.additive.design import Design, DistinctPoints
+from bayescope.additive.families import TermFamily
 from bayescope.additive.observed import Margin, RowsInMemory
 from bayescope.additive.passes import ALL, CODED_ROWS, Computed, RowPasses, RowValues
 from bayescope.additive.terms import EncodedRows, FeatureInput, Term
@@ -174,40 +174,33 @@ class CodedData:
         return Design(points, CodedPlaces(self.codes, which), mass, family.centred(points).to(mass), grouped)
 
     def _of_pairs(self, family: TermFamily) -> Design:
-        fine = [PairCells.of(term, self) for term in family.terms]
-        pairs: list[tuple[PairCells, Tensor]] = []
-        for some in (fine[at : at + TOGETHER] for at in range(0, len(fine), TOGETHER)):
-            counted = self._masses(some)
-            pairs += [grid.fitting(mass) for grid, mass in zip(some, counted, strict=True)]
-        grids, masses = [grid for grid, _ in pairs], [mass for _, mass in pairs]
-        found = [mass.nonzero()[:, 0] for mass in masses]
-        kept = [grid.joined(cells) for grid, cells in zip(grids, found, strict=True)]
-        most = max(len(cells) for cells in kept)
-        points, mass = family.points(self.values[:0]), torch.zeros(len(grids), most, dtype=torch.float64)
-        inputs = points.inputs.new_zeros(len(grids), most, points.inputs.shape[2])
-        levels = torch.zeros(len(grids), most, dtype=torch.int64)
-        places = []
-        for at, (grid, cells, weights) in enumerate(zip(grids, kept, masses, strict=True)):
-            read = grid.inputs(cells)
-            inputs[at, : len(cells), : read.shape[1]] = read
-            levels[at, : len(cells)] = torch.where(grid.gone[cells], 0, NO_LEVEL)
-            place = torch.full((len(grid.gone),), -1)
-            place[cells] = torch.arange(len(cells))
-            place[grid.gone] = place[cells[-1]]
-            places.append(place)
-            mass[at].index_add_(0, place[found[at]], weights[found[at]] / weights.sum())
-        codes = Codes(len(grids), most)
+        """The cells that the points of two features make, of which those that rows have are found like rows."""
+        pairs = [PairCells.of(term, self) for term in family.terms]
+        found, places, weights = [], [], []
+        for some in (pairs[at : at + TOGETHER] for at in range(0, len(pairs), TOGETHER)):
+            for pair, mass in zip(some, self._masses(some), strict=True):
+                cells = mass.nonzero()[:, 0]
+                points = pair.points(cells, mass[cells])
+                found.append(points)
+                weights.append(mass[cells].numpy())
+                places.append(torch.zeros(len(mass), dtype=torch.int64))
+                places[-1][cells] = torch.from_numpy(points.place)
+        codes = Codes(len(pairs), max(len(points.levels) for points in found))
         for rows in self.passes.blocks:
-            at_points = [place[grid.cells(rows)] for grid, place in zip(grids, places, strict=True)]
+            at_points = [place[pair.cells(rows)] for pair, place in zip(pairs, places, strict=True)]
             codes.append(torch.stack(at_points).numpy())
-        points = Points(inputs, levels)
-        grouped = tuple(grid.name for grid in grids if grid.grouped)
-        which = range(len(grids))
-        return Design(points, CodedPlaces(codes, which), mass, family.centred(points).to(mass), grouped)
+        return Design.joined(family, found, CodedPlaces(codes, range(len(pairs))), weights)
 
-    def _masses(self, grids: Sequence[PairCells]) -> list[Tensor]:
-        """How often each cell of some grids is there, over all rows."""
-        return self.passes.summed(lambda rows: [grid.mass(self.weights[rows], rows) for grid in grids])
+    def _masses(self, pairs: Sequence[PairCells]) -> list[Tensor]:
+        """How often each cell of some pairs is there, over all rows."""
+
+        def counted(rows: slice) -> list[Tensor]:
+            weights = self.weights[rows]
+            return [
+                torch.zeros(pair.count, dtype=torch.float64).index_add_(0, pair.cells(rows), weights) for pair in pairs
+            ]
+
+        return self.passes.summed(counted)
 
 
 # What a model is fitted to: N rows, their targets, and the distinct points that terms read of them.
@@ -217,122 +210,40 @@ Observed: TypeAlias = RowsInMemory | CodedData
 @final
 @dataclass(frozen=True, eq=False)
 class PairCells:
-    """The cells of a pair of features, each in a few groups; a cell where one of them is missing has nothing to read.
+    """A cell for any two points of a pair of features.
 
     Attributes:
-        name: of the term.
-        sides: the two features.
-        places: of the features in each row.
-        grouped: whether numbers were replaced by means of groups.
+        term: of the pair, whose features are the columns of `values`.
+        values: the points of the two features, side by side.
+        places: the points of each row.
+        sizes: how many points the two features have.
     """
 
-    name: str
-    sides: tuple[_Side, _Side]
+    term: Term
+    values: EncodedRows
     places: CodedPlaces
-    grouped: bool = False
+    sizes: tuple[int, int]
 
     @classmethod
     def of(cls, term: Term, data: CodedData) -> PairCells:
-        """A cell for any two values of the features."""
-        first, second = (_Side.of(column, data) for column in term.columns)
-        return cls(term.name, (first, second), CodedPlaces(data.codes, term.features))
+        """The cells of a term of two features."""
+        first, second = term.features
+        columns = tuple(replace(column, feature=place) for place, column in enumerate(term.columns))
+        values = EncodedRows(data.values.values[:, [first, second]], data.values.levels[:, [first, second]])
+        sizes = (len(data.features[first].numbers), len(data.features[second].numbers))
+        return cls(Term(term.name, columns), values, CodedPlaces(data.codes, term.features), sizes)
 
-    @cached_property
-    def gone(self) -> Tensor:
-        """Where there is nothing to read, shape (K,)."""
-        first, second = self.sides
-        return (first.absent[:, None] | second.absent).flatten()
-
-    def fitting(self, mass: Tensor) -> tuple[PairCells, Tensor]:
-        """The grid, or a coarser one if more cells have data than there is room for, and how often each is there."""
-        if int(((mass > 0) & ~self.gone).sum()) + int(mass[self.gone].any()) <= MOST_CELLS:
-            return self, mass
-        numbers = [side for side in self.sides if side.column.slots is None]
-        others = [side.count for side in self.sides if side.column.slots is not None]
-        groups = int((MOST_CELLS / others[0] if others else MOST_CELLS) ** (1.0 / len(numbers)))
-        first, second = (side if side.column.slots is not None else side.coarser(groups) for side in self.sides)
-        coarse = PairCells(self.name, (first, second), self.places, grouped=True)
-        onto = [side.onto(finer) for side, finer in zip(coarse.sides, self.sides, strict=True)]
-        cells = (onto[0][:, None] * second.count + onto[1]).flatten()
-        return coarse, torch.zeros(len(coarse.gone), dtype=torch.float64).index_add_(0, cells, mass)
+    @property
+    def count(self) -> int:
+        return self.sizes[0] * self.sizes[1]
 
     def cells(self, rows: slice) -> Tensor:
         """Of some rows, int64 of shape (n,)."""
         first, second = self.places[ALL, rows]
-        return self.sides[0].group[first] * self.sides[1].count + self.sides[1].group[second]
+        return first * self.sizes[1] + second
 
-    def mass(self, weights: Tensor, rows: slice) -> Tensor:
-        """How often rows of these weights have each cell, shape (K,)."""
-        return torch.zeros(len(self.gone), dtype=torch.float64).index_add_(0, self.cells(rows), weights)
-
-    def joined(self, cells: Tensor) -> Tensor:
-        """The cells that have something to read and, last, one for all that have not."""
-        gone = self.gone[cells]
-        return torch.cat([cells[~gone], cells[gone][:1]])
-
-    def inputs(self, cells: Tensor) -> Tensor:
-        """What a net reads in them, 0 where there is nothing, shape (n, k)."""
-        first, second = self.sides
-        both = torch.cat([first.means[cells // second.count], second.means[cells % second.count]], 1)
-        return both.masked_fill(self.gone[cells][:, None], 0.0)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class _Side:
-    """One feature of a pair in K groups, of which those without a value are last.
-
-    Attributes:
-        column: how the net reads it.
-        group: of each of the feature's points, int64 of shape (U,).
-        means: what is read in each group, shape (K, k).
-        absent: whether it has no value, shape (K,).
-        weights: of the feature's points, shape (U,).
-        inputs: what is read at each of them, shape (U, k).
-    """
-
-    column: FeatureInput
-    group: Tensor
-    means: Tensor
-    absent: Tensor
-    weights: Tensor
-    inputs: Tensor
-
-    @classmethod
-    def of(cls, column: FeatureInput, data: CodedData) -> _Side:
-        """A group for each number or indicator; indicators in the order of what is read."""
-        feature = data.features[column.feature]
-        inputs, gone = column.read(data.values[: len(feature.numbers)])
-        order = column.width - 1 - inputs.argmax(1) if column.slots is not None else torch.arange(len(inputs))
-        return cls._grouped(column, torch.where(gone, -1, order), inputs, torch.from_numpy(feature.weights))
-
-    @classmethod
-    def _grouped(cls, column: FeatureInput, keys: Tensor, inputs: Tensor, weights: Tensor) -> _Side:
-        """Groups of equal keys in their order; −1 is for no value, and comes last."""
-        gone = keys < 0
-        found, group = torch.where(gone, keys.max() + 1, keys).unique(return_inverse=True)
-        mass = torch.zeros(len(found), dtype=torch.float64).index_add_(0, group, weights)
-        sums = torch.zeros(len(found), inputs.shape[1], dtype=torch.float64)
-        sums.index_add_(0, group, inputs * weights[:, None])
-        absent = torch.zeros(len(found), dtype=torch.bool).index_fill_(0, group[gone], True)
-        return cls(column, group, sums / mass.clamp(min=torch.finfo(mass.dtype).tiny)[:, None], absent, weights, inputs)
-
-    @property
-    def count(self) -> int:
-        """How many values the side has, K."""
-        return len(self.absent)
-
-    def onto(self, finer: _Side) -> Tensor:
-        """The group that each of a finer one's is in, int64 of shape (K,)."""
-        return torch.empty(finer.count, dtype=torch.int64).index_copy_(0, finer.group, self.group)
-
-    def coarser(self, groups: int) -> _Side:
-        """With at most this many groups of like weight."""
-        gone = self.absent[self.group]
-        if self.count <= groups:
-            return self
-        room = groups - int(gone.any())
-        weights = torch.where(gone, 0.0, self.weights)
-        middle = (weights.cumsum(0) - 0.5 * weights) / weights.sum()
-        keys = (middle * room).long().clamp(max=room - 1)
-        return self._grouped(self.column, torch.where(gone, -1, keys), self.inputs, self.weights)
+    def points(self, cells: Tensor, mass: Tensor) -> DistinctPoints:
+        """The distinct points of some cells, which count this often."""
+        at = torch.stack([cells // self.sizes[1], cells % self.sizes[1]], 1)
+        inputs, gone = self.term.read(EncodedRows(self.values.values.gather(0, at), self.values.levels.gather(0, at)))
+        return DistinctPoints.of(inputs.numpy(), torch.where(gone, 0, NO_LEVEL).numpy(), mass.numpy())

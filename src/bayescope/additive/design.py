@@ -57,22 +57,32 @@ class Design:
             rows: N of them.
             weights: of the rows, shape (N,).
         """
-        read = family.points(rows)
+        read, ones = family.points(rows), np.ones(len(rows))
         found = [
-            _distinct(inputs.numpy(), levels.numpy()) for inputs, levels in zip(read.inputs, read.levels, strict=True)
+            DistinctPoints.of(inputs.numpy(), levels.numpy(), ones)
+            for inputs, levels in zip(read.inputs, read.levels, strict=True)
         ]
-        most = max(len(levels) for _, levels, _, _ in found)
-        inputs = read.inputs.new_zeros(len(found), most, read.inputs.shape[2])
-        levels = torch.zeros(len(found), most, dtype=torch.int64)
-        place = torch.empty(len(found), len(rows), dtype=torch.int64)
-        for term, (some, distinct, inverse, _) in enumerate(found):
-            inputs[term, : len(distinct)] = torch.from_numpy(some)
-            levels[term, : len(distinct)] = torch.from_numpy(distinct)
-            place[term] = torch.from_numpy(inverse)
-        share = (weights / weights.sum()).expand(len(found), -1)
-        mass = torch.zeros(len(found), most, dtype=torch.float64).scatter_add_(1, place, share)
-        grouped = tuple(term.name for term, (*_, many) in zip(family.terms, found, strict=True) if many)
-        points = Points(inputs, levels)
+        place = torch.from_numpy(np.stack([each.place for each in found]))
+        return cls.joined(family, found, place, [weights.numpy()] * len(found))
+
+    @classmethod
+    def joined(
+        cls, family: TermFamily, found: Sequence[DistinctPoints], place: Places, weights: Sequence[np.ndarray]
+    ) -> Design:
+        """The points of all terms side by side.
+
+        Args:
+            family: the terms.
+            found: the points of each.
+            place: the point of each row.
+            weights: for each term, of what its points were found among.
+        """
+        points = Points(_padded(each.inputs for each in found), _padded(each.levels for each in found))
+        mass = _padded(
+            np.bincount(each.place, share / share.sum(), len(each.levels))
+            for each, share in zip(found, weights, strict=True)
+        )
+        grouped = tuple(term.name for term, each in zip(family.terms, found, strict=True) if each.grouped)
         return cls(points, place, mass, family.centred(points).to(mass), grouped)
 
     def gathered(self, values: Tensor, rows: slice = ALL) -> Tensor:
@@ -132,30 +142,47 @@ class _FlatPlaces:
         return last[1]
 
 
-def _distinct(inputs: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
-    """Distinct inputs (U, k) and levels (U,), the place of each row, and whether numbers had to be grouped."""
-    if inputs.shape[1] == 0:
-        distinct, inverse = np.unique(levels, return_inverse=True)
-        return inputs[: len(distinct)], distinct, inverse, False
-    codes, many = _codes(inputs, levels, MOST_POINTS if inputs.shape[1] == 1 else MOST_CELLS)
-    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
-    if not many:
-        return inputs[first], levels[first], inverse, False
-    counts = np.bincount(inverse)
-    means = np.stack([np.bincount(inverse, column) / counts for column in inputs.T], 1)
-    return means, levels[first], inverse, True
+@final
+@dataclass(frozen=True, eq=False)
+class DistinctPoints:
+    """The distinct points of one term among n points, or means of groups of them where they are too many.
+
+    Attributes:
+        inputs: shape (U, k).
+        levels: shape (U,).
+        place: of each of the n points, int64 of shape (n,).
+        grouped: whether numbers were replaced by means of groups.
+    """
+
+    inputs: np.ndarray
+    levels: np.ndarray
+    place: np.ndarray
+    grouped: bool
+
+    @classmethod
+    def of(cls, inputs: np.ndarray, levels: np.ndarray, counts: np.ndarray) -> DistinctPoints:
+        """Of inputs (n, k) and levels (n,), each of which counts this often."""
+        if inputs.shape[1] == 0:
+            distinct, place = np.unique(levels, return_inverse=True)
+            return cls(inputs[: len(distinct)], distinct, place, False)
+        present = levels == NO_LEVEL
+        most = (MOST_POINTS if inputs.shape[1] == 1 else MOST_CELLS) - (not present.all())
+        groups, grouped = _grouped(inputs[present], counts[present], most)
+        codes = np.full(len(levels), groups.max(initial=-1) + 1)
+        codes[present] = groups
+        _, first, place = np.unique(codes, return_index=True, return_inverse=True)
+        if not grouped:
+            return cls(inputs[first], levels[first], place, False)
+        sums = np.stack([np.bincount(place, counts * column) for column in inputs.T], 1)
+        return cls(sums / np.bincount(place, counts)[:, None], levels[first], place, True)
 
 
-def _codes(inputs: np.ndarray, levels: np.ndarray, most: int) -> tuple[np.ndarray, bool]:
-    """A whole number for each row, the same for the same point; and whether those are groups of points."""
-    present = levels == NO_LEVEL
-    groups, many = _grouped(inputs[present], most - (not present.all()))
-    codes = np.full(len(levels), groups.max(initial=-1) + 1)
-    codes[present] = groups
-    return codes, many
+def _padded(parts: Iterable[np.ndarray]) -> Tensor:
+    return torch.nn.utils.rnn.pad_sequence([torch.from_numpy(part) for part in parts], True)
 
 
-def _grouped(inputs: np.ndarray, most: int) -> tuple[np.ndarray, bool]:
+def _grouped(inputs: np.ndarray, counts: np.ndarray, most: int) -> tuple[np.ndarray, bool]:
+    """A whole number for each point, the same for the same point; and whether those are groups of points."""
     exact = [np.unique(column, return_inverse=True)[1] for column in inputs.T]
     codes = _joined(exact)
     if codes.max(initial=0) < most:
@@ -165,15 +192,15 @@ def _grouped(inputs: np.ndarray, most: int) -> tuple[np.ndarray, bool]:
     others = [column for place, column in enumerate(exact) if place not in numbers]
     room = max(2.0, most / (1 + _joined(others).max()) if others else most)
     groups = int(room ** (1.0 / len(numbers)))
-    return _joined([*[_cut(exact[place], groups) for place in numbers], *others]), True
+    return _joined([*[_cut(exact[place], counts, groups) for place in numbers], *others]), True
 
 
-def _cut(ranks: np.ndarray, groups: int) -> np.ndarray:
+def _cut(ranks: np.ndarray, counts: np.ndarray, groups: int) -> np.ndarray:
     """Groups of like size of ranked numbers: equal numbers stay together."""
     if ranks.max() < groups:
         return ranks
-    below = np.cumsum(np.bincount(ranks)) - 1
-    return np.unique(below[ranks] * groups // len(ranks), return_inverse=True)[1]
+    below = np.cumsum(np.bincount(ranks, counts)) - counts.min()
+    return np.unique((below * groups // counts.sum())[ranks], return_inverse=True)[1]
 
 
 def _joined(columns: Sequence[np.ndarray]) -> np.ndarray:

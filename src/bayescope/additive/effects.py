@@ -21,8 +21,8 @@ from bayescope.additive.additive import Additive
 from bayescope.additive.contributions import Jacobians, at_draws, covariance, position_of, read, together, variance
 from bayescope.additive.families import has_values, values_of
 from bayescope.additive.seen import Values, anywhere
-from bayescope.additive.terms import EncodedRows, feature_term
-from bayescope.errors import InputError, InputTypeError, OptionError
+from bayescope.additive.terms import EncodedRows, feature_position, feature_term
+from bayescope.errors import InputError, InputTypeError
 from bayescope.tables.cells import column_of_cells
 from bayescope.tables.encoding import NO_LEVEL, CategoricalEncoding, Feature, NumericEncoding
 
@@ -69,7 +69,7 @@ class Axis:
             InputError: if the position is outside the table, or a value cannot be computed with.
             InputTypeError: if the grid holds labels where numbers belong, or the reverse.
         """
-        place = feature_position(additive, feature)
+        place = feature_position("feature", feature, additive.encoding.names)
         described = additive.encoding.features[place]
         if isinstance(described, CategoricalEncoding):
             values = _labels(described, grid)
@@ -106,23 +106,6 @@ class Axis:
             cells = np.searchsorted(0.5 * (along[1:] + along[:-1]), numbers)
             found = np.where(levels == NO_LEVEL, order[cells], found)
         return found
-
-
-def feature_position(additive: Additive, feature: int | str) -> int:
-    """The position of a feature in the table.
-
-    Raises:
-        OptionError: if there is none of that name.
-        InputError: if the position is outside the table.
-    """
-    names = additive.encoding.names
-    if isinstance(feature, str):
-        if feature not in names:
-            raise OptionError.unknown("feature", feature, names)
-        return names.index(feature)
-    if checks.count("feature", feature, least=0) >= len(names):
-        raise InputError(f"feature: expected a name or a position from 0 to {len(names) - 1}, got {feature}.")
-    return int(feature)
 
 
 def rows_over(additive: Additive, axes: Sequence[Axis]) -> EncodedRows:

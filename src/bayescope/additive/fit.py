@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import final
+from typing import Literal, final
 
 import torch
 from torch import Tensor
@@ -37,7 +37,12 @@ LEAST_NOISE = 1e-8
 LEAST_FREEDOM = 0.05
 # With fewer determined weights than this, which may be rounding, the data say nothing of their precision.
 LEAST_DETERMINED = 1e-10
-GROUPS = ("net", "layer")
+CHOICES = {
+    "ranking": ("evidence", "mutual_information"),
+    "posterior": ("laplace", "map"),
+    "structure": ("block", "full"),
+    "share_prior": ("layer", "net"),
+}
 
 
 @final
@@ -227,42 +232,65 @@ SETTLED, ROUGHLY, SETTLING = 1e-3, 0.1, 30
 HOPE = 10.0
 
 
-@final
-@dataclass(frozen=True)
-class EvidenceSchedule:
-    """When the evidence is asked.
+@dataclass(kw_only=True, eq=False, repr=False)
+class AdditiveOptions:
+    """The options of a fit of an additive model.
 
     Attributes:
-        epochs: steps over all rows, at most: it ends before where the evidence has come to rest.
-        burn_in: how many of them come before the first update of the hyperparameters.
-        every: the number of epochs between updates.
-        steps: fixed-point steps of an update.
+        hidden: hidden units of a feature's net.
+        pair_hidden: hidden units of a pair's net.
+        interactions: how many pairs, "auto" for as many as raise the evidence, or the pairs themselves.
+        ranking: what pairs are ranked by.
+        posterior: "laplace", or "map" for the mode alone.
+        structure: of the Laplace posterior's precision: "block", one block a term, or "full".
+        prior_precision: "evidence", or a number for all weights but the intercepts.
+        intercept_prior_precision: that of the intercepts.
         share_prior: which weights share a prior precision: those of a "net", or of each "layer" of it.
-        learn: whether precisions are learnt; else they stay where they are.
-        learn_noise: whether the noise variance of a Gaussian likelihood is.
+        epochs: steps over all rows, at most: fitting ends before where the evidence has come to rest.
+        burn_in: how many of them come before the first update of the hyperparameters.
+        evidence_every: the number of epochs between updates.
+        evidence_steps: fixed-point steps of an update.
         progress: whether a bar is drawn once it takes over two seconds.
     """
 
+    hidden: int = 32
+    pair_hidden: int = 32
+    interactions: int | Literal["auto"] | Sequence[tuple[str | int, str | int]] = 0
+    ranking: Literal["evidence", "mutual_information"] = "evidence"
+    posterior: Literal["laplace", "map"] = "laplace"
+    structure: Literal["block", "full"] = "block"
+    prior_precision: float | Literal["evidence"] = "evidence"
+    intercept_prior_precision: float = 1e-4
+    share_prior: Literal["layer", "net"] = "layer"
     epochs: int = 100
     burn_in: int = 5
-    every: int = 1
-    steps: int = 1
-    share_prior: str = "layer"
-    learn: bool = True
-    learn_noise: bool = True
+    evidence_every: int = 1
+    evidence_steps: int = 1
     progress: bool = False
 
-    def __post_init__(self) -> None:
-        checks.count("epochs", self.epochs)
-        checks.count("burn_in", self.burn_in, least=0)
-        checks.count("evidence_every", self.every)
-        checks.count("evidence_steps", self.steps)
-        checks.choice("share_prior", self.share_prior, GROUPS)
-        if self.learn and self.burn_in >= self.epochs:
+
+def check_options(options: AdditiveOptions) -> None:
+    """Checks all options but the pairs.
+
+    Raises:
+        InputError, OptionError: if one cannot be used.
+    """
+    for name in ("hidden", "pair_hidden", "epochs", "evidence_every", "evidence_steps"):
+        checks.count(name, getattr(options, name))
+    checks.count("burn_in", options.burn_in, least=0)
+    for name, known in CHOICES.items():
+        checks.choice(name, getattr(options, name), known)
+    checks.positive_number("intercept_prior_precision", options.intercept_prior_precision)
+    checks.flag("progress", options.progress)
+    if isinstance(options.prior_precision, str):
+        checks.choice("prior_precision", options.prior_precision, ["evidence"])
+        if options.burn_in >= options.epochs:
             raise InputError(
-                f"burn_in: expected fewer epochs than all, {self.epochs}, got {self.burn_in}: no precision would be "
-                "learnt. Raise epochs, or give a prior_precision."
+                f"burn_in: expected fewer epochs than all, {options.epochs}, got {options.burn_in}: no precision would "
+                "be learnt. Raise epochs, or give a prior_precision."
             )
+    else:
+        checks.positive_number("prior_precision", options.prior_precision)
 
 
 @final
@@ -295,13 +323,18 @@ class AdditiveFit:
 
 
 def climb(
-    problem: AdditiveProblem, theta: Tensor, at: AdditiveHyperparameters, schedule: EvidenceSchedule
+    problem: AdditiveProblem,
+    theta: Tensor,
+    at: AdditiveHyperparameters,
+    options: AdditiveOptions,
+    *,
+    learn_noise: bool = True,
 ) -> AdditiveFit:
     """Steps of the weights and of the hyperparameters in turn; the best are kept and brought near their mode."""
-    climber = _Epochs(problem, theta, at, schedule)
-    with threads_for(problem.numbers), progress_bar("fitting", visible=schedule.progress) as report:
-        for epoch in range(schedule.epochs):
-            report(epoch, schedule.epochs, f"epoch {epoch + 1}")
+    climber = _Epochs(problem, theta, at, options, learn_noise)
+    with threads_for(problem.numbers), progress_bar("fitting", visible=options.progress) as report:
+        for epoch in range(options.epochs):
+            report(epoch, options.epochs, f"epoch {epoch + 1}")
             if climber.rests(epoch):
                 break
     return settled(problem, *climber.best, climber.trace, climber.ended, ROUGHLY)
@@ -312,33 +345,48 @@ class _Epochs:
     """The state of a climb: where it is, and the best that it has seen."""
 
     def __init__(
-        self, problem: AdditiveProblem, theta: Tensor, at: AdditiveHyperparameters, schedule: EvidenceSchedule
+        self,
+        problem: AdditiveProblem,
+        theta: Tensor,
+        at: AdditiveHyperparameters,
+        options: AdditiveOptions,
+        learn_noise: bool,
     ) -> None:
         self.trace: dict[str, list[float]] = {}
         self.best, self.ended = (theta, at), "all epochs"
-        self._problem, self._theta, self._at, self._schedule = problem, theta, at, schedule
+        self._problem, self._theta, self._at, self._options = problem, theta, at, options
+        self._learn, self._learn_noise = isinstance(options.prior_precision, str), learn_noise
         self._damping, self._linear = FIRST_DAMPING, problem.linearized(theta, at.likelihood)
         self._highest, self._since = -math.inf, 0
 
     def rests(self, epoch: int) -> bool:
         """One epoch; whether the evidence has come to rest."""
-        problem, schedule = self._problem, self._schedule
+        problem, options = self._problem, self._options
         taken = step(problem, self._theta, self._at, self._damping, self._linear)
         self._theta, self._damping = taken.theta, taken.damping
         self._linear = problem.linearized(self._theta, self._at.likelihood, taken.f)
         evidence = BlockEvidence.of(problem, self._theta, self._at, self._linear)
         _append(self.trace, evidence, taken.log_joint, self._at)
-        if epoch < schedule.burn_in:
+        if epoch < options.burn_in:
             self.best = (self._theta, self._at)
             return False
         self._judge(float(evidence.value))
         if self._since >= PATIENCE:
             self.ended = "rest"
             return True
-        if (schedule.learn or schedule.learn_noise) and (epoch - schedule.burn_in) % schedule.every == 0:
-            self._at = _updated(problem, self._theta, self._at, evidence, self._linear, schedule)
+        if (self._learn or self._learn_noise) and (epoch - options.burn_in) % options.evidence_every == 0:
+            self._update(evidence)
             self._linear = self._linear.under(self._at.likelihood)
         return False
+
+    def _update(self, evidence: BlockEvidence) -> None:
+        for count in range(self._options.evidence_steps):
+            if count:
+                linear = self._linear.under(self._at.likelihood)
+                evidence = BlockEvidence.of(self._problem, self._theta, self._at, linear)
+            self._at = evidence.raised(
+                self._problem, self._at, self._options.share_prior, learn=self._learn, fixed=not self._learn_noise
+            )
 
     def _judge(self, value: float) -> None:
         self._since = 0 if value > self._highest + AT_REST else self._since + 1
@@ -374,21 +422,6 @@ def settled(
                 break
         evidence = BlockEvidence.of(problem, theta, at, linear)
     return AdditiveFit(problem, theta, at, linear, evidence, trace, ended)
-
-
-def _updated(
-    problem: AdditiveProblem,
-    theta: Tensor,
-    at: AdditiveHyperparameters,
-    evidence: BlockEvidence,
-    linear: Linearized,
-    schedule: EvidenceSchedule,
-) -> AdditiveHyperparameters:
-    for count in range(schedule.steps):
-        if count:
-            evidence = BlockEvidence.of(problem, theta, at, linear.under(at.likelihood))
-        at = evidence.raised(problem, at, schedule.share_prior, learn=schedule.learn, fixed=not schedule.learn_noise)
-    return at
 
 
 def _append(

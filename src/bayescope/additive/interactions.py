@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayescope import checks
 from bayescope.additive.coded import Observed
 from bayescope.additive.families import HiddenNets, Points, linear_weights
 from bayescope.additive.fit import LEAST_PRECISION, AdditiveFit
@@ -29,7 +28,6 @@ from bayescope.process_state import one_thread
 from bayescope.storage import stored
 from bayescope.tables.encoding import NO_LEVEL, TableEncoding
 
-METHODS = ("evidence", "mutual_information")
 # Hidden units that a candidate is judged by, and the precisions tried for their weights.
 UNITS = 32
 PRECISIONS = torch.logspace(-4, 3, 22, dtype=torch.float64)
@@ -77,7 +75,6 @@ def rank(fit: AdditiveFit, encoding: TableEncoding, data: Observed, method: str,
     Raises:
         OptionError: if the method is neither.
     """
-    checks.choice("ranking", method, METHODS)
     pairs = list(combinations(range(len(encoding.features)), 2))
     if method == "evidence":
         scores = evidence_gains(fit, [pair_term(encoding, pair) for pair in pairs], data, generator)

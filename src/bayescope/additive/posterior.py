@@ -21,7 +21,6 @@ from bayescope.process_state import threads_for
 from bayescope.quadrature import activation_nodes, normal_nodes
 from bayescope.tape.tape import row_blocks
 
-STRUCTURES = ("block", "full")
 # With at most this many rows times outputs, the full GGN's determinant costs less than a step.
 MOST_ROWS = 2048
 # The averaging of the curvature ends after this many steps, or where one changes log∣A∣ by less than this, in nats.
@@ -44,7 +43,7 @@ def laplace_at(fitted: AdditiveFit, model: AdditiveModel, structure: str, log_un
     """
     evidence = fitted.evidence.value
     if structure == "full":
-        blocks, full = (_precision(fitted, model, each, fitted.linear) for each in STRUCTURES)
+        blocks, full = (_precision(fitted, model, each, fitted.linear) for each in ("block", "full"))
         evidence = evidence + 0.5 * (blocks.logdet() - full.logdet())
     precision = _precision(fitted, model, structure, _averaged(fitted))
     record = Record(

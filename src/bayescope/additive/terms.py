@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bayescope import checks
+from bayescope.errors import InputError, OptionError
 from bayescope.storage import stored
 from bayescope.tables.encoding import NO_LEVEL, CategoricalEncoding, Encoded, TableEncoding
 
@@ -101,6 +103,23 @@ class EncodedRows:
     def __getitem__(self, rows: slice | Tensor) -> EncodedRows:
         offset = None if self.offset is None else self.offset[rows]
         return EncodedRows(self.values[rows], self.levels[rows], offset)
+
+
+def feature_position(option: str, feature: object, names: Sequence[str]) -> int:
+    """The position of a feature that an option names, or gives the position of.
+
+    Raises:
+        OptionError: if no feature has this name.
+        InputError: if the position is not one of the table's.
+    """
+    if isinstance(feature, str):
+        if feature not in names:
+            raise OptionError.unknown(option, feature, names)
+        return list(names).index(feature)
+    position = checks.count(option, feature, least=0)
+    if position >= len(names):
+        raise InputError(f"{option}: expected a name or a position from 0 to {len(names) - 1}, got {position}.")
+    return position
 
 
 def feature_term(encoding: TableEncoding, feature: int) -> Term:

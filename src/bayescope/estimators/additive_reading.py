@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Self, TypeVar, cast
+from typing import ClassVar, Self, TypeVar, cast
 
 import numpy as np
 import pandas as pd
@@ -12,19 +12,17 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 
 from bayescope import checks
-from bayescope.additive.additive import Additive, AdditiveOptions, fit_additive
+from bayescope.additive.additive import Additive, fit_additive
 from bayescope.additive.contributions import intercept_at
 from bayescope.additive.effects import Effect, Grid, Surface, effect, effect_draws, surface
 from bayescope.additive.explanation import Explanation, Importance, explain, importance
-from bayescope.additive.fit import EvidenceSchedule
+from bayescope.additive.fit import AdditiveOptions
 from bayescope.additive.gaps import with_gaps
 from bayescope.additive.observed import RowsInMemory
 from bayescope.additive.terms import EncodedRows
-from bayescope.errors import InputError, OptionError
 from bayescope.estimators.additive_table import NumericTransform, Outputs, coded
 from bayescope.estimators.base import BLOCK_NUMBERS, Generator, TableEstimator, noted
 from bayescope.estimators.mapped_rows import Canonical
-from bayescope.estimators.priors import one_precision
 from bayescope.estimators.table_rows import RowBlock, TableRows, row_offset
 from bayescope.likelihoods import Likelihood
 from bayescope.posterior import GaussianPosterior, InputRows, NamedDraws, PointPosterior
@@ -43,26 +41,12 @@ Shown = TypeVar("Shown", Effect, Surface, Explanation, Importance)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class AdditiveEstimator(TableEstimator):
+class AdditiveEstimator(AdditiveOptions, TableEstimator):
     """A table, an additive model and its posterior."""
 
     _several_targets: ClassVar[bool] = True
 
-    hidden: int = AdditiveOptions.hidden
-    pair_hidden: int = AdditiveOptions.pair_hidden
-    interactions: int | Literal["auto"] | Sequence[tuple[str | int, str | int]] = 0
-    ranking: Literal["evidence", "mutual_information"] = "evidence"
-    posterior: Literal["laplace", "map"] = "laplace"
-    structure: Literal["block", "full"] = "block"
     numeric_transform: NumericTransform = "standard"
-    prior_precision: float | Literal["evidence"] = "evidence"
-    intercept_prior_precision: float = AdditiveOptions.intercept_prior_precision
-    share_prior: Literal["layer", "net"] = "layer"
-    epochs: int = EvidenceSchedule.epochs
-    burn_in: int = EvidenceSchedule.burn_in
-    evidence_every: int = EvidenceSchedule.every
-    evidence_steps: int = EvidenceSchedule.steps
-    progress: bool = False
 
     additive_: Additive = field(init=False)
     posterior_: GaussianPosterior | PointPosterior = field(init=False)
@@ -256,11 +240,10 @@ class AdditiveEstimator(TableEstimator):
         *, learn_noise: bool = False, notes: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         """Encodes the rows, fits the model and sets the learned attributes."""
-        source, held = rows.generator(self.random_state), rows.held
+        seed, held = checks.seed_from(rows.generator(self.random_state)), rows.held
         if held is None:
             data = coded(rows, values, outputs, self.numeric_transform)
-            options = self._options(data.encoding.names, learn_noise, source)
-            additive = fit_additive(data.encoding, data, likelihood, options)
+            additive = fit_additive(data.encoding, data, likelihood, self, seed=seed, learn_noise=learn_noise)
             additive = replace(additive, fit=None)  # which holds the files
             self._finish(additive, {**data.notes(), **(notes or {})})
             return
@@ -273,9 +256,8 @@ class AdditiveEstimator(TableEstimator):
             shift=torch.from_numpy(outputs.shift),
             log_unit=outputs.log_unit,
         )
-        options = self._options(encoding.names, learn_noise, source)
         with threads_for(len(held) * len(encoding.names)):
-            additive = fit_additive(encoding, in_memory, likelihood, options)
+            additive = fit_additive(encoding, in_memory, likelihood, self, seed=seed, learn_noise=learn_noise)
         self._finish(additive, notes or {})
 
     def _finish(self, additive: Additive, notes: Mapping[str, str]) -> None:
@@ -283,28 +265,6 @@ class AdditiveEstimator(TableEstimator):
         self._share_prior = self.share_prior
         self.posterior_ = noted(additive.posterior, {**self._notes(additive.encoding), **notes})
         self.additive_ = replace(additive, posterior=self.posterior_)
-
-    def _options(self, names: Sequence[str], learn_noise: bool, source: torch.Generator) -> AdditiveOptions:
-        return AdditiveOptions(
-            hidden=self.hidden,
-            pair_hidden=self.pair_hidden,
-            interactions=feature_pairs(self.interactions, names),
-            ranking=checks.choice("ranking", self.ranking, ("evidence", "mutual_information")),
-            posterior=self.posterior,
-            structure=self.structure,
-            prior_precision=one_precision(self.prior_precision) or "evidence",
-            intercept_prior_precision=self.intercept_prior_precision,
-            schedule=EvidenceSchedule(
-                epochs=self.epochs,
-                burn_in=self.burn_in,
-                every=self.evidence_every,
-                steps=self.evidence_steps,
-                share_prior=self.share_prior,
-                learn_noise=learn_noise,
-                progress=checks.flag("progress", self.progress),
-            ),
-            seed=checks.seed_from(source),
-        )
 
     def _notes(self, encoding: TableEncoding) -> dict[str, str]:
         """The inputs' units: the prior has them."""
@@ -336,39 +296,3 @@ def _one(values: torch.Tensor, outputs: Sequence[str]) -> np.ndarray:
 def _padded(offset: np.ndarray | None, outputs: int) -> torch.Tensor | None:
     """An offset for each of C outputs, shape (N, C): 0 for those beyond its columns, such as log variances."""
     return None if offset is None else torch.from_numpy(np.pad(offset, ((0, 0), (0, outputs - offset.shape[1]))))
-
-
-def feature_pairs(value: Any, names: Sequence[str]) -> int | str | list[tuple[int, int]]:
-    """Checks ``interactions=``, and turns names of features into positions.
-
-    Raises:
-        InputError: if a pair is none, or is there twice.
-        OptionError: if a feature is unknown.
-    """
-    if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray):
-        return int(value) if isinstance(value, np.integer) else value
-    pairs = []
-    for pair in value:
-        if isinstance(pair, str) or not hasattr(pair, "__len__") or len(pair) != 2:
-            raise InputError(f"interactions: expected pairs of names such as ('a', 'b'), got {pair!r}.")
-        first, second = (_position(feature, names) for feature in pair)
-        if first == second:
-            raise InputError(f"interactions: expected two different features in a pair, got {names[first]!r} twice.")
-        pairs.append((min(first, second), max(first, second)))
-    twice = next((pair for place, pair in enumerate(pairs) if pair in pairs[:place]), None)
-    if twice is not None:
-        raise InputError(
-            f"interactions: expected each pair once, got {names[twice[0]]!r} and {names[twice[1]]!r} twice."
-        )
-    return pairs
-
-
-def _position(feature: object, names: Sequence[str]) -> int:
-    if isinstance(feature, str):
-        if feature not in names:
-            raise OptionError.unknown("interactions", feature, names)
-        return list(names).index(feature)
-    position = checks.count("interactions", feature, least=0)
-    if position >= len(names):
-        raise InputError(f"interactions: expected positions 0…{len(names) - 1} or names, got {position}.")
-    return position

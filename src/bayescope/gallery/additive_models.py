@@ -12,9 +12,10 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
-from bayescope.additive.additive import Additive, AdditiveOptions, fit_additive
+from bayescope.additive.additive import Additive, fit_additive
 from bayescope.additive.effects import Effect, effect
 from bayescope.additive.explanation import Explanation, explain
+from bayescope.additive.fit import AdditiveOptions
 from bayescope.additive.observed import RowsInMemory
 from bayescope.additive.terms import EncodedRows
 from bayescope.gallery.page import Canvas, Picture
