@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, final
@@ -18,56 +18,23 @@ from bayescope.storage.codec import MalformedError, Reader, StoredForm, add_form
 
 M = TypeVar("M", bound=type[nn.Module])
 
-# By layer, the arguments of its constructor, which are attributes of it too; `bias` is whether there is one.
-_ARGUMENTS = """
-Linear: in_features out_features bias
-Bilinear: in1_features in2_features out_features bias
-Embedding: num_embeddings embedding_dim padding_idx max_norm norm_type scale_grad_by_freq sparse
-EmbeddingBag: num_embeddings embedding_dim max_norm norm_type scale_grad_by_freq mode sparse \
-    include_last_offset padding_idx
-Conv1d Conv2d Conv3d: in_channels out_channels kernel_size stride padding dilation groups bias padding_mode
-ConvTranspose1d ConvTranspose2d ConvTranspose3d: in_channels out_channels kernel_size stride padding output_padding \
-    groups bias dilation padding_mode
-BatchNorm1d BatchNorm2d BatchNorm3d: num_features eps momentum affine track_running_stats bias
-InstanceNorm1d InstanceNorm2d InstanceNorm3d: num_features eps momentum affine track_running_stats
-LayerNorm: normalized_shape eps elementwise_affine bias
-RMSNorm: normalized_shape eps elementwise_affine
-GroupNorm: num_groups num_channels eps affine
-LocalResponseNorm: size alpha beta k
-Dropout Dropout1d Dropout2d Dropout3d AlphaDropout FeatureAlphaDropout: p inplace
-ReLU ReLU6 SELU SiLU Mish Hardsigmoid Hardswish: inplace
-LeakyReLU: negative_slope inplace
-ELU CELU: alpha inplace
-GELU: approximate
-Softplus: beta threshold
-Softshrink Hardshrink: lambd
-Hardtanh: min_val max_val inplace
-Threshold: threshold value inplace
-PReLU: num_parameters
-Softmax LogSoftmax Softmin GLU: dim
-Sigmoid Tanh LogSigmoid Tanhshrink Softsign Softmax2d Identity Sequential ModuleList ModuleDict:
-MaxPool1d MaxPool2d MaxPool3d: kernel_size stride padding dilation return_indices ceil_mode
-AvgPool1d: kernel_size stride padding ceil_mode count_include_pad
-AvgPool2d AvgPool3d: kernel_size stride padding ceil_mode count_include_pad divisor_override
-LPPool1d LPPool2d: norm_type kernel_size stride ceil_mode
-AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d: output_size
-AdaptiveMaxPool1d AdaptiveMaxPool2d AdaptiveMaxPool3d: output_size return_indices
-ConstantPad1d ConstantPad2d ConstantPad3d: padding value
-ZeroPad1d ZeroPad2d ZeroPad3d ReflectionPad1d ReflectionPad2d ReflectionPad3d: padding
-ReplicationPad1d ReplicationPad2d ReplicationPad3d CircularPad1d CircularPad2d CircularPad3d: padding
-Flatten: start_dim end_dim
-Unflatten: dim unflattened_size
-Upsample: size scale_factor mode align_corners recompute_scale_factor
-PixelShuffle: upscale_factor
-PixelUnshuffle: downscale_factor
-ChannelShuffle: groups
-Unfold: kernel_size dilation padding stride
-Fold: output_size kernel_size dilation padding stride
-CosineSimilarity: dim eps
-RNN: input_size hidden_size num_layers nonlinearity bias batch_first dropout bidirectional
-LSTM: input_size hidden_size num_layers bias batch_first dropout bidirectional proj_size
-GRU: input_size hidden_size num_layers bias batch_first dropout bidirectional
+# The layers of torch that files describe: by the arguments of the constructor that are attributes of the layer too.
+_DESCRIBED = """
+Linear Bilinear Embedding EmbeddingBag Identity Flatten Unflatten Sequential ModuleList ModuleDict RNN LSTM GRU
+Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d Unfold Fold
+BatchNorm1d BatchNorm2d BatchNorm3d InstanceNorm1d InstanceNorm2d InstanceNorm3d LayerNorm RMSNorm GroupNorm
+LocalResponseNorm Dropout Dropout1d Dropout2d Dropout3d AlphaDropout FeatureAlphaDropout
+ReLU ReLU6 SELU SiLU Mish Hardsigmoid Hardswish LeakyReLU ELU CELU GELU Softplus Softshrink Hardshrink Hardtanh
+Threshold PReLU Softmax LogSoftmax Softmin GLU Sigmoid Tanh LogSigmoid Tanhshrink Softsign Softmax2d
+MaxPool1d MaxPool2d MaxPool3d AvgPool1d AvgPool2d AvgPool3d LPPool1d LPPool2d
+AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d AdaptiveMaxPool3d
+ConstantPad1d ConstantPad2d ConstantPad3d ZeroPad1d ZeroPad2d ZeroPad3d ReflectionPad1d ReflectionPad2d ReflectionPad3d
+ReplicationPad1d ReplicationPad2d ReplicationPad3d CircularPad1d CircularPad2d CircularPad3d
+Upsample PixelShuffle PixelUnshuffle ChannelShuffle CosineSimilarity
 """
+# Arguments that recurrent layers take and do not name, and those of each that the others lack.
+_RECURRENT = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional")
+_ALONE = {"RNN": ("nonlinearity",), "LSTM": ("proj_size",)}
 
 # Recurrent layers make their layers one by one: a file is not to keep a machine busy with them.
 MOST_INSIDE = 500
@@ -191,27 +158,19 @@ def _lengths_after(layer: Any, lengths: list[int]) -> tuple[list[int], int]:
 
 
 def _options(names: tuple[str, ...], layer: nn.Module) -> dict[str, Any]:
-    return {name: _option(name, getattr(layer, name)) for name in names}
+    held = {**vars(layer), **layer._parameters}
+    return {name: _option(name, held[name]) for name in names if name in held}
 
 
 def _option(name: str, value: Any) -> Any:
+    """What makes a layer with this attribute: `bias` is whether there is one."""
     return value is not None if name == "bias" and not isinstance(value, bool) else value
 
 
-def _add_layers() -> None:
-    """Adds torch's layers to those that files describe."""
-    for line in _ARGUMENTS.strip().splitlines():
-        classes, _, arguments = line.partition(":")
-        for name in classes.split():
-            if hasattr(nn, name):  # the oldest torch lacks some
-                kind = getattr(nn, name)
-                _add(name, StoredLayer(kind, partial(_options, tuple(_known(kind, arguments.split())))))
-
-
-def _known(kind: type[nn.Module], names: Sequence[str]) -> list[str]:
-    """The arguments that this torch's layer takes: some are younger than others. Recurrent ones do not tell."""
-    parameters = inspect.signature(kind).parameters
-    return [name for name in names if name in parameters or "kwargs" in parameters]
+def _arguments(name: str, kind: type[nn.Module]) -> tuple[str, ...]:
+    if issubclass(kind, nn.RNNBase):
+        return (*_RECURRENT, *_ALONE.get(name, ()))
+    return tuple(each for each in inspect.signature(kind).parameters if each not in ("device", "dtype"))
 
 
 class ModelError(InputError):
@@ -473,4 +432,7 @@ def _ties(tensors: Mapping[str, Tensor]) -> set[tuple[str, ...]]:
 _CUSTOM = StoredForm("custom_network", nn.Module, _custom_parts, _custom, subclasses=True)
 add_form(_CUSTOM)
 add_form(StoredForm("parameter", nn.Parameter, _parameter_parts, _parameter))
-_add_layers()
+for _name in _DESCRIBED.split():
+    if hasattr(nn, _name):  # the oldest torch lacks some
+        _kind = getattr(nn, _name)
+        _add(_name, StoredLayer(_kind, partial(_options, _arguments(_name, _kind))))
