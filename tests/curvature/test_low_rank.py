@@ -112,7 +112,7 @@ def test_vectors_stay_orthonormal_where_rounding_builds_up(name: str) -> None:
     values, options = HARD[name]
     matrix, _ = _with_spectrum(values)
     got, _ = _run(matrix, **options)
-    vectors = got.summand()[0]
+    vectors = got.vectors
     wanted = options.get("rank") or int((values >= options["cutoff"] * values[0]).sum())
     assert vectors.shape == (DIM, wanted)
     identity = torch.eye(wanted, dtype=torch.float64)

@@ -10,15 +10,16 @@ import torch
 from torch import Tensor
 
 from bayescope.precision import (
-    Accumulator,
     BlockPrecision,
     BlockSum,
     DenseSum,
     EigenvalueCorrectedPrecision,
     KroneckerSum,
+    Precision,
     ProductSum,
     SquareSum,
     Sum,
+    TapeSum,
 )
 from bayescope.tape import JoinedTape, OuterTape
 
@@ -38,7 +39,7 @@ def _cut(tape: OuterTape, rows: slice, cotangents: slice) -> OuterTape:
     return OuterTape(tape.activations[rows], tape.cotangents[cotangents, rows], tape.bias)
 
 
-def _fill(sums: Accumulator, tape: OuterTape, rows: int, cotangents: int) -> Tensor:
+def _fill(sums: TapeSum[Precision], tape: OuterTape, rows: int, cotangents: int) -> Tensor:
     """The result over batches of so many rows and chunks of so many cotangents."""
     for start in range(0, ROWS, rows):
         for chunk in range(0, COTANGENTS, cotangents):
@@ -139,7 +140,7 @@ def test_blocks_are_the_full_matrix_within_the_groups_and_zero_between() -> None
     full, blocks = DenseSum(2 * DIM), BlockSum([DenseSum(DIM), SquareSum()], indices)
     for sums in (full, blocks):
         sums.add(tape, True)
-    exact, got = full.finish().to_dense(), BlockPrecision(blocks.blocks(), indices, 2 * DIM).to_dense()
+    exact, got = full.finish().to_dense(), BlockPrecision(blocks.finish(), indices, 2 * DIM).to_dense()
     first, second = indices
     torch.testing.assert_close(got[first][:, first], exact[first][:, first])
     torch.testing.assert_close(got[second][:, second], torch.diag(exact.diagonal()[second]))
@@ -153,7 +154,7 @@ def test_products_are_those_of_the_full_matrix() -> None:
     for start in range(0, ROWS, 4):
         for cotangent in range(COTANGENTS):
             products.add(_cut(tape, slice(start, start + 4), slice(cotangent, cotangent + 1)), cotangent == 0)
-    torch.testing.assert_close(products.total, exact @ vectors, rtol=1e-12, atol=1e-11)
+    torch.testing.assert_close(products.finish(), exact @ vectors, rtol=1e-12, atol=1e-11)
 
 
 def test_inputs_are_counted_once_for_all_their_cotangents() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Unpack, final
 
 import torch
@@ -17,8 +17,8 @@ from bayescope.curvature.options import (
     DIAGONAL,
     CurvatureKeywords,
     CurvatureOptions,
-    block_indices,
     output_factors,
+    structure_options,
 )
 from bayescope.curvature.passes import Passes
 from bayescope.curvature.plan import plan_network
@@ -34,7 +34,7 @@ from bayescope.network.same_network import require_same_function, require_same_w
 from bayescope.network.weights import LargestVariance
 from bayescope.network.wrappers import unwrapped
 from bayescope.precision import STRUCTURES, BlockPrecision, Precision
-from bayescope.precision.accumulator import Summing
+from bayescope.precision.accumulator import TapeSum
 from bayescope.precision.structure import StructureReading
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
@@ -196,88 +196,83 @@ def fit_curvature(
         MemoryBudgetError: if the run would take more than the budget; nothing has been read then.
         ProcessError: on all processes, if one of them has failed or died, or they are called with other options.
     """
-    model = unwrapped(model)
-    fit = _Fit(
-        CurvatureOptions(**options).checked(), resolve(likelihood), cotangents,
-        checks.generator(generator), progress,
-    )  # fmt: skip
-    check_readable(model)  # on all processes at once
-    model = twin(model)
+    given, chosen = CurvatureOptions(**options).checked(), resolve(likelihood)
+    check_readable(model := unwrapped(model))  # on all processes at once
+    model, source = twin(model), checks.generator(generator)
     require_same_weights(model)
-    return fit.run(model, Batches(data, model, batch_size=fit.options.batch_size), weights)
+    batches = Batches(data, model, batch_size=given.batch_size)
+    return _fitted(model, batches, weights, given, chosen, cotangents=cotangents, generator=source, progress=progress)
 
 
-@final
-@dataclass(frozen=True)
-class _Fit:
-    """What has been asked for, apart from the model, its weights and the data."""
-
-    options: CurvatureOptions
-    likelihood: Likelihood
-    cotangents: int | None
-    generator: torch.Generator
-    progress: bool
-
-    def run(self, model: nn.Module, batches: Batches, weights: Any) -> Curvature:
-        options = self.options
-        seed = batches.seed(self.generator)
-        if isinstance(weights, LargestVariance):
-            diagonal = replace(self, options=CurvatureOptions(structure=DIAGONAL, memory=options.memory))
-            # The variance under a prior δ is 1/(h + δ): whatever δ is, it is largest where h is smallest.
-            weights = weights.mask(-diagonal.run(model, batches, "all").precision.diagonal())
-        # The state of a reading: a shuffling loader gives the first pass the batch that the trace has seen.
-        with reading(model):
-            inputs, targets = batches.example()
-            require_same_function(model, inputs)
-        with torch.inference_mode(False), torch.no_grad():
-            network = Network.trace(model, inputs, weights=weights)
-            plan = plan_network(
-                network, inputs, targets, self.likelihood, options, cotangents=self.cotangents
-            ).require()
-            passes = Passes(
-                network, batches, self.likelihood, curvature=options.curvature, seed=seed, rows=plan.rows,
-                cotangents=plan.cotangents, progress=self.progress, example=(inputs, targets),
-            )  # fmt: skip
-            structure = STRUCTURES[options.structure]
-            read = structure.fit if options.curvature != "hessian" else structure.hessian
-            assert read is not None
-            factors = output_factors(options.output_factor, network.parts)
-            precision = read(self._reading(network, passes, factors, plan.cotangents))
-        otherwise = {
-            part.name: factor
-            for part, factor in zip(network.parts, factors, strict=True)
-            if factor != DENSE and part.factored
-        }
-        return Curvature(
-            precision, network, options.curvature, options.structure, passes.rows, passes.log_likelihood, passes.count,
-            fallbacks_of(network, options.structure), plan.rows, otherwise,
+def _fitted(
+    model: nn.Module,
+    batches: Batches,
+    weights: Any,
+    options: CurvatureOptions,
+    likelihood: Likelihood,
+    *,
+    cotangents: int | None,
+    generator: torch.Generator,
+    progress: bool,
+) -> Curvature:
+    """The curvature of a model that nobody else holds; see `fit_curvature`."""
+    seed = batches.seed(generator)
+    if isinstance(weights, LargestVariance):
+        of_all = CurvatureOptions(structure=DIAGONAL, memory=options.memory)
+        diagonal = _fitted(
+            model, batches, "all", of_all, likelihood, cotangents=cotangents, generator=generator, progress=progress
+        )
+        # The variance under a prior δ is 1/(h + δ): whatever δ is, it is largest where h is smallest.
+        weights = weights.mask(-diagonal.precision.diagonal())
+    # The state of a reading: a shuffling loader gives the first pass the batch that the trace has seen.
+    with reading(model):
+        inputs, targets = batches.example()
+        require_same_function(model, inputs)
+    with torch.inference_mode(False), torch.no_grad():
+        network = Network.trace(model, inputs, weights=weights)
+        plan = plan_network(network, inputs, targets, likelihood, options, cotangents=cotangents).require()
+        passes = Passes(
+            network, batches, likelihood, curvature=options.curvature, seed=seed, rows=plan.rows,
+            cotangents=plan.cotangents, progress=progress, example=(inputs, targets),
         )  # fmt: skip
+        structure = STRUCTURES[options.structure]
+        read = structure.fit if options.curvature != "hessian" else structure.hessian
+        assert read is not None
+        factors = output_factors(options.output_factor, network.parts)
+        precision = read(_reading(passes, options, factors, plan.cotangents, generator))
+    otherwise = {
+        part.name: factor for part, factor in zip(network.parts, factors, strict=True) if factor != DENSE and part.shape
+    }
+    return Curvature(
+        precision, network, options.curvature, options.structure, passes.rows, passes.log_likelihood, passes.count,
+        fallbacks_of(network, options.structure), plan.rows, otherwise,
+    )  # fmt: skip
 
-    def _reading(self, network: Network, passes: Passes, factors: Sequence[str], cotangents: int) -> StructureReading:
-        options, dim, device = self.options, network.dim, network.indices[0].device
-        parameters = network.weights.parameters(network.module).values()
 
-        def read(sums: Summing, moments: bool) -> None:
-            passes.run(sums.add, moments=moments, positions_apart=options.sharing == "expand")
-            passes.sum(sums.totals())
+def _reading(
+    passes: Passes, options: CurvatureOptions, factors: Sequence[str], cotangents: int, generator: torch.Generator
+) -> StructureReading:
+    """The passes as a structure reads them."""
+    asked = structure_options(passes.network, options, [factor == DIAGONAL for factor in factors])
 
-        def draw(columns: int) -> Tensor:
-            vectors = torch.randn(dim, columns, dtype=torch.float64, generator=self.generator)
-            return same(vectors)[0].to(device)
+    def fill(sums: TapeSum[object], moments: bool) -> None:
+        passes.run(sums.add, moments=moments, positions_apart=options.sharing == "expand")
+        passes.sum(sums.totals())
 
-        def hessian_blocks(blocks: Sequence[Tensor]) -> list[Tensor]:
-            totals = [torch.zeros(len(block), len(block), dtype=torch.float64, device=device) for block in blocks]
-            passes.run_hessian(lambda product: add_blocks(totals, product, blocks, dim, cotangents))
-            return passes.sum(totals)
+    def draw(columns: int) -> Tensor:
+        vectors = torch.randn(asked.dim, columns, dtype=torch.float64, generator=generator)
+        return same(vectors)[0].to(asked.device)
 
-        def hessian_diagonal() -> Tensor:
-            total = torch.zeros(dim, dtype=torch.float64, device=device)
-            passes.run_hessian(lambda product: add_diagonal(total, product, cotangents))
-            return passes.sum([total])[0]
+    def hessian_blocks(blocks: Sequence[Tensor]) -> list[Tensor]:
+        totals = [torch.zeros(len(block), len(block), dtype=torch.float64, device=asked.device) for block in blocks]
+        passes.run_hessian(lambda product: add_blocks(totals, product, blocks, asked.dim, cotangents))
+        return passes.sum(totals)
 
-        return StructureReading(
-            network.parts, network.indices, block_indices(network, options.blocks), dim, device, options.rank,
-            options.cutoff, options.sharing, [factor == DIAGONAL for factor in factors],
-            all(parameter.dtype == torch.float64 for parameter in parameters),
-            read, draw, hessian_blocks, hessian_diagonal,
-        )  # fmt: skip
+    def hessian_diagonal() -> Tensor:
+        total = torch.zeros(asked.dim, dtype=torch.float64, device=asked.device)
+        passes.run_hessian(lambda product: add_diagonal(total, product, cotangents))
+        return passes.sum([total])[0]
+
+    return StructureReading(
+        **vars(asked), fill=fill, draw=draw, hessian_blocks=hessian_blocks, hessian_diagonal=hessian_diagonal
+    )

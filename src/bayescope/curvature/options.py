@@ -14,6 +14,7 @@ from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, OptionError, UnsupportedError
 from bayescope.network import Network, PartInfo
 from bayescope.precision import STRUCTURES as BY_NAME
+from bayescope.precision.structure import StructureOptions
 
 Kind = Literal["ggn", "fisher", "empirical_fisher", "hessian"]
 # "samples" is for `laplace` alone.
@@ -158,6 +159,23 @@ def output_factors(choice: str | Mapping[str, str], parts: Sequence[PartInfo]) -
         for place in places:
             found[place] = factor
     return tuple(found)
+
+
+def structure_options(
+    network: Network, options: CurvatureOptions, diagonal_outputs: Sequence[bool]
+) -> StructureOptions:
+    """What a structure needs to know of a network and of the options.
+
+    Args:
+        network: as it was traced.
+        options: of the curvature.
+        diagonal_outputs: for each part, whether the diagonal stands for its output factor.
+    """
+    parameters = network.weights.parameters(network.module).values()
+    return StructureOptions(
+        network.parts, network.indices, block_indices(network, options.blocks), diagonal_outputs, options.rank,
+        options.cutoff, options.sharing, all(parameter.dtype == torch.float64 for parameter in parameters),
+    )  # fmt: skip
 
 
 def block_indices(network: Network, blocks: Any) -> tuple[Tensor, ...]:

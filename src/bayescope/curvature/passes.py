@@ -72,7 +72,7 @@ class Passes:
         self._symmetric = False  # whether a Hessian's product has been found to be
         self._example = example
         self.log_likelihood = torch.zeros((), dtype=torch.float64)
-        self._network, self._batches, self._likelihood = network, batches, likelihood
+        self.network, self._batches, self._likelihood = network, batches, likelihood
         self._curvature, self._seed, self._progress = curvature, seed, progress
         self._at_once, self._cotangents = rows, cotangents
 
@@ -88,10 +88,10 @@ class Passes:
         """
 
         def visit(inputs: Any, observe: Observe) -> Observations:
-            recording = self._network.record(inputs)
+            recording = self.network.record(inputs)
             observations = observe(recording.outputs)
             direct = moments and self._curvature == "ggn" and (positions_apart or recording.outputs.ndim == 2)
-            if direct and self._network.head:
+            if direct and self.network.head:
                 sums = observations.ggn_diagonal(), observations.ggn_sum
                 tapes: Iterator[tuple[Tape, bool]] = iter([(recording.head_tape(*sums, observations.root), True)])
             elif direct and begins_below(recording):
@@ -120,11 +120,11 @@ class Passes:
         """Gives the Hessian's product of every batch of one pass to ``add``."""
 
         def visit(inputs: Any, observe: Observe) -> Observations:
-            product, observations = hessian_product(self._network.module, self._network.weights, inputs, observe)
+            product, observations = hessian_product(self.network.module, self.network.weights, inputs, observe)
             if not self._symmetric:
                 self._symmetric = True
-                device = self._network.indices[0].device
-                check_symmetric(product, self._network.dim, device, self._coarsest(observations.f))
+                device = self.network.indices[0].device
+                check_symmetric(product, self.network.dim, device, self._coarsest(observations.f))
             add(product)
             return observations
 
@@ -142,7 +142,7 @@ class Passes:
 
     def _coarsest(self, f: Tensor) -> torch.dtype:
         """The dtype with the largest rounding that a forward pass computes in."""
-        dtypes = {f.dtype, *(p.dtype for p in self._network.module.parameters() if p.is_floating_point())}
+        dtypes = {f.dtype, *(p.dtype for p in self.network.module.parameters() if p.is_floating_point())}
         if torch.is_autocast_enabled(f.device.type):
             dtypes.add(torch.get_autocast_dtype(f.device.type))
         return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
@@ -168,7 +168,7 @@ class Passes:
         rows, shard = 0, self._batches.shard
         total = torch.zeros((), dtype=torch.float64)
         # What a reading draws begins at the same seed each time, so that a shuffling loader repeats its order.
-        with reading(self._network.module), torch.no_grad(), progress_bar("reading", visible=self._progress) as report:
+        with reading(self.network.module), torch.no_grad(), progress_bar("reading", visible=self._progress) as report:
             for inputs, targets in self._pieces():
                 report(rows, max(self.rows, rows), f"the data, pass {self.count + 1}")
                 observations = visit(inputs, self._observer(targets, shard.first + rows * shard.step, shard.step))

@@ -21,8 +21,8 @@ from bayescope.curvature.options import (
     SUPPORTED,
     CurvatureKeywords,
     CurvatureOptions,
-    block_indices,
     output_factors,
+    structure_options,
 )
 from bayescope.errors import InputError, MemoryBudgetError
 from bayescope.keywords import takes
@@ -40,7 +40,7 @@ from bayescope.network.trace import PROBES
 from bayescope.network.weights import LargestVariance, largest_magnitude
 from bayescope.network.wrappers import unwrapped
 from bayescope.precision import STRUCTURES
-from bayescope.precision.structure import COPIES, FLOAT64, Sizes, Structure
+from bayescope.precision.structure import COPIES, FLOAT64, Structure
 from bayescope.processes import alone
 from bayescope.tape import LookupTape, OuterTape, StreamedTape
 from bayescope.tape.tape import BLOCK_BYTES, CACHE_BYTES, DEVICE_BYTES
@@ -271,13 +271,12 @@ def plan_network(
     budget = free_memory(network.indices[0].device) // 2 if memory is None else int(min(memory, sys.maxsize))
     footprint = Footprint.of(network, inputs, targets, likelihood, options.curvature)
     factors = output_factors(options.output_factor, network.parts)
-    blocks = [len(index) for index in block_indices(network, options.blocks)]
     most = sys.maxsize if cotangents is None else checks.count("cotangents", cotangents)
     copied = sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
 
     def planned(name: str, factors: Sequence[str]) -> Plan:
         structure, diagonal = STRUCTURES[name], [factor == DIAGONAL for factor in factors]
-        held = structure.bytes(Sizes(network.parts, diagonal, network.dim, blocks, options.rank, footprint.itemsize))
+        held = structure.bytes(structure_options(network, options, diagonal), footprint.itemsize)
         sums = held.sums + FLOAT64 * network.dim  # with the positions of the weights of each part
         chunk, at_once, reading = footprint.read(structure, diagonal, most, budget - copied - sums)
         # Laplace compares its predictions with the network's: it holds the tape of a row, and the same in the basis of

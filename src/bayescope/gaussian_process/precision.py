@@ -22,7 +22,7 @@ from bayescope.tape import Tape, block_bytes, row_blocks
     kept=("_lower",),
 )
 @final
-class KernelPrecision:
+class KernelPrecision(Precision):
     """The posterior precision of a linear model as its Gaussian process has it.
 
     With K = c U P₀⁻¹ Uᵀ the prior's kernel between the rows and I + K = L Lᵀ,

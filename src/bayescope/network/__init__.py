@@ -18,13 +18,14 @@ from bayescope.network.network import Network
 from bayescope.network.positions import ReadingLimits
 from bayescope.network.priors import network_prior, prior_diagonal
 from bayescope.network.random_weights import RandomWeights, passes_at
-from bayescope.network.recording import PartInfo, Recording
+from bayescope.network.recording import Recording
 from bayescope.network.rewrites import REWRITES
 from bayescope.network.shards import same_on_all, set_epoch
 from bayescope.network.substitution import substituted
 from bayescope.network.vectorising import pull_back
 from bayescope.network.weights import Weights, largest_magnitude, largest_variance
 from bayescope.network.wrappers import unwrapped
+from bayescope.precision.structure import PartInfo
 
 __all__ = [
     "REWRITES",

@@ -24,10 +24,11 @@ from bayescope.network.positions import (
     by_pair,
     chunk_size,
 )
-from bayescope.network.recording import PartInfo, Recording, Treatment
+from bayescope.network.recording import Recording, Treatment
 from bayescope.network.trace import rounding, trace
 from bayescope.network.weights import Weights
 from bayescope.precision import Precision
+from bayescope.precision.structure import PartInfo
 from bayescope.tape import JoinedTape
 from bayescope.tape.tape import row_blocks
 

@@ -20,35 +20,8 @@ from bayescope.network.parts import BatchReading, Use, WeightPart
 from bayescope.network.rowwise import rowwise
 from bayescope.network.sites import Layout, MatrixSite, Site, Target
 from bayescope.network.weights import Weights
+from bayescope.precision.structure import PartInfo
 from bayescope.tape import ClassTape, HeadTape, JoinedTape, OuterTape, StreamedTape, Tape
-
-
-@final
-@dataclass(frozen=True)
-class PartInfo:
-    """What is known of a part of a network's random weights.
-
-    Attributes:
-        name: the module that owns the weights ("layers.0"), or the parameter where that does not tell parts apart.
-        parameters: the parameters that the weights belong to.
-        kind: how they are read: "linear", "convolution", "embedding", "elementwise", "mixed", "derived",
-            "per-row" or "unused".
-        dim: the number of weights.
-        shape: (G, O, D), the joined bias counted in D, where a Kronecker structure can treat the part; else ``None``.
-        reason: why the part is read row by row, where it is.
-    """
-
-    name: str
-    parameters: tuple[str, ...]
-    kind: str
-    dim: int
-    shape: tuple[int, int, int] | None
-    reason: str | None = None
-
-    @property
-    def factored(self) -> bool:
-        """Whether the part's tape is a `FactoredTape`."""
-        return self.shape is not None
 
 
 @final

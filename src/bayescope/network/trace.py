@@ -29,11 +29,12 @@ from bayescope.network.inputs import (
 from bayescope.network.interception import Args, Function, Kwargs, observed
 from bayescope.network.notes import ChangedInPlaceError, Computing
 from bayescope.network.parts import BatchReading, Derived, WeightPart, composed, last_layer, make_parts
-from bayescope.network.recording import PartInfo, Treatment, autocast_now, checked_outputs, tape_dtype
+from bayescope.network.recording import Treatment, autocast_now, checked_outputs, tape_dtype
 from bayescope.network.rowwise import rowwise
 from bayescope.network.sites import Layout, Site, WeightView, layouts
 from bayescope.network.vectorising import dense
 from bayescope.network.weights import Weights
+from bayescope.precision.structure import PartInfo
 
 # The rows, spread over the batch and out of order: a network that sorts them does not leave them where they are.
 ORDER = (2, 0, 4, 1, 3)

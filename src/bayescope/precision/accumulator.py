@@ -1,18 +1,17 @@
 """Sums over the batches of a pass, from which a curvature is made.
 
-An accumulator takes tapes one after another and gives a `Precision` in the end. The result does not depend on where
-batches begin, nor on how many cotangents a tape holds, except by rounding.
+A sum takes tapes one after another and gives its answer, a `Precision` mostly, in the end. The result does not depend
+on where batches begin, nor on how many cotangents a tape holds, except by rounding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, final
+from typing import Protocol, TypeVar, final
 
 import torch
 from torch import Tensor
 
-from bayescope.precision.precision import Precision
 from bayescope.tape import Tape
 
 # This many terms are summed in the dtype of the passes before the sum goes to float64: for a factor of 785² the
@@ -20,8 +19,11 @@ from bayescope.tape import Tape
 STAGED = 8
 
 
-class Summing(Protocol):
-    """A sum over tapes."""
+Answer_co = TypeVar("Answer_co", covariant=True)
+
+
+class TapeSum(Protocol[Answer_co]):
+    """A sum over tapes that becomes a precision, the precisions of blocks, or a product with the curvature."""
 
     def add(self, tape: Tape, fresh: bool) -> None:
         """Adds a tape.
@@ -34,12 +36,8 @@ class Summing(Protocol):
     def totals(self) -> list[Tensor]:
         """The tensors of the sum, which several processes add up in place."""
 
-
-class Accumulator(Summing, Protocol):
-    """A sum over tapes that becomes a precision."""
-
-    def finish(self) -> Precision:
-        """The sum, without any prior."""
+    def finish(self) -> Answer_co:
+        """The answer, without any prior."""
 
 
 @final

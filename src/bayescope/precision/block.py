@@ -11,18 +11,17 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import InputError
-from bayescope.precision.accumulator import Accumulator
+from bayescope.precision.accumulator import TapeSum
 from bayescope.precision.dense import DensePrecision, DenseSum, dense_bytes
-from bayescope.precision.precision import Precision
-from bayescope.precision.structure import Structure, StructureReading
-from bayescope.precision.sums import Summable, Summand, shared, signature_of, summable
+from bayescope.precision.precision import Precision, shared
+from bayescope.precision.structure import Bytes, Structure, StructureOptions, StructureReading
 from bayescope.storage import stored
 from bayescope.tape import Tape
 
 
 @stored("block_precision", parts={"_blocks": tuple[Precision, ...], "_indices": tuple[Tensor, ...], "_name": str})
 @final
-class BlockPrecision(Summable):
+class BlockPrecision(Precision):
     """A = Σ_i E_i A_i E_iᵀ, where E_i puts the weights of block i, in its own order, at their flat positions.
 
     Args:
@@ -125,19 +124,13 @@ class BlockPrecision(Summable):
 
     def signature(self) -> str:
         """The structure and the shapes that two summands have in common."""
-        return f"block: [{'; '.join(map(signature_of, self._blocks))}]"
+        return f"block: [{'; '.join(block.signature() for block in self._blocks)}]"
 
-    def summand(self) -> Summand:
-        """The positions of each block, and the tensors of each block."""
-        return [[*self._indices], [summable(block).summand() for block in self._blocks]]
-
-    def joined(self, summands: Sequence[Summand]) -> BlockPrecision:
-        """The precision whose blocks are the sums of theirs."""
-        positions, blocks = zip(*summands, strict=True)
-        indices = [shared(f"indices {place}", each) for place, each in enumerate(zip(*positions, strict=True))]
-        parts = zip(self._blocks, zip(*blocks, strict=True), strict=True)
-        joined = [summable(block).joined(part) for block, part in parts]
-        return BlockPrecision(joined, indices, self.dim, name=self._name)
+    def _plus(self, other: BlockPrecision) -> BlockPrecision:
+        pairs = enumerate(zip(self._indices, other._indices, strict=True))
+        indices = [shared(f"indices {place}", mine, theirs) for place, (mine, theirs) in pairs]
+        blocks = [mine + theirs for mine, theirs in zip(self._blocks, other._blocks, strict=True)]
+        return BlockPrecision(blocks, indices, self.dim, name=self._name)
 
     def _check_stored(self) -> None:
         BlockPrecision(self._blocks, self._indices, self.dim)
@@ -171,7 +164,7 @@ class BlockSum:
         indices: for each block the flat positions of its weights.
     """
 
-    def __init__(self, sums: Sequence[Accumulator], indices: Sequence[Tensor]) -> None:
+    def __init__(self, sums: Sequence[TapeSum[Precision]], indices: Sequence[Tensor]) -> None:
         self._sums, self._indices = sums, indices
 
     def add(self, tape: Tape, fresh: bool) -> None:
@@ -182,15 +175,14 @@ class BlockSum:
     def totals(self) -> list[Tensor]:
         return [total for block in self._sums for total in block.totals()]
 
-    def blocks(self) -> list[Precision]:
+    def finish(self) -> list[Precision]:
         """The precision of each block."""
         return [block.finish() for block in self._sums]
 
 
 def _read(reading: StructureReading) -> BlockPrecision:
     sums = BlockSum([DenseSum(len(block), reading.device) for block in reading.blocks], reading.blocks)
-    reading.read(sums, False)
-    return BlockPrecision(sums.blocks(), reading.blocks, reading.dim)
+    return BlockPrecision(reading.read(sums), reading.blocks, reading.dim)
 
 
 def _hessian(reading: StructureReading) -> BlockPrecision:
@@ -198,4 +190,8 @@ def _hessian(reading: StructureReading) -> BlockPrecision:
     return BlockPrecision(matrices, reading.blocks, reading.dim)
 
 
-BLOCK = Structure("block", _read, lambda sizes: dense_bytes(sizes.blocks, sizes.dim), ("blocks",), _hessian, "jacobian")
+def _bytes(asked: StructureOptions, itemsize: int) -> Bytes:  # noqa: ARG001
+    return dense_bytes([len(block) for block in asked.blocks], asked.dim)
+
+
+BLOCK = Structure("block", _read, _bytes, ("blocks",), _hessian, "jacobian")

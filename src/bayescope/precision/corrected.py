@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property, reduce
-from operator import add
+from functools import cached_property
 from typing import final
 
 import torch
 from torch import Tensor
 
 from bayescope.errors import InputError
+from bayescope.precision.precision import shared
 from bayescope.precision.product import KroneckerProduct
 from bayescope.precision.ridge import Ridge
 from bayescope.precision.spectrum import Spectral, Spectrum
-from bayescope.precision.sums import Summable, Summand, shared
 from bayescope.storage import stored
 
 
@@ -24,7 +22,7 @@ from bayescope.storage import stored
     kept=("_spectrum",),
 )
 @final
-class EigenvalueCorrectedPrecision(Spectral, Summable):
+class EigenvalueCorrectedPrecision(Spectral):
     """A = Q diag(s) Qᵀ + δ I with Q = Q_out ⊗ Q_in, per group, in float64 (George et al. 2018, section 3).
 
     Q are the eigenvectors of a Kronecker curvature, s the second moments of the rows of U Q, so that the diagonal of A
@@ -77,16 +75,12 @@ class EigenvalueCorrectedPrecision(Spectral, Summable):
         """The structure and the shapes that two summands have in common."""
         return f"ekfac: eigenvalues {self.shape}"
 
-    def summand(self) -> Summand:
-        """The eigenvalues, the two bases and what was added to the diagonal."""
-        return [self._eigenvalues, self._basis.left, self._basis.right, self._ridge.given()]
-
-    def joined(self, summands: Sequence[Summand]) -> EigenvalueCorrectedPrecision:
-        """The precision with the sums of their eigenvalues, in the basis that they share."""
-        eigenvalues, left, right, diagonals = zip(*summands, strict=True)
-        basis = KroneckerProduct(shared("output_basis", left), shared("input_basis", right), self.shape)
-        data = EigenvalueCorrectedPrecision(basis, reduce(add, eigenvalues), name=self._name)
-        return data.add_diagonal(reduce(add, diagonals))
+    def _plus(self, other: EigenvalueCorrectedPrecision) -> EigenvalueCorrectedPrecision:
+        left = shared("output_basis", self._basis.left, other._basis.left)
+        right = shared("input_basis", self._basis.right, other._basis.right)
+        basis, values = KroneckerProduct(left, right, self.shape), self._eigenvalues + other._eigenvalues
+        data = EigenvalueCorrectedPrecision(basis, values, name=self._name)
+        return data.add_diagonal(self._ridge.given() + other._ridge.given())
 
     @cached_property
     def _spectrum(self) -> Spectrum:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import NoReturn, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -11,14 +11,13 @@ from torch import Tensor
 from bayescope.errors import InputError, NotPositiveDefiniteError
 from bayescope.precision.diagonals import not_positive, refuse_not_finite
 from bayescope.precision.precision import Precision
-from bayescope.precision.sums import does_not_add
 from bayescope.storage import stored
 from bayescope.tape import Tape
 
 
 @stored("low_rank_covariance", parts={"_variances": Tensor, "_factor": Tensor, "_name": str}, kept=("_whitened",))
 @final
-class LowRankCovariance:
+class LowRankCovariance(Precision):
     """The precision A = Σ⁻¹ of a covariance Σ = diag(s) + L Lᵀ, in float64; nothing of shape P×P is built.
 
     What asks for Σ alone (`solve`, `sqrt_solve`, `covariance_of`, `variance_of`, `marginal_variance`) reads it off s
@@ -92,14 +91,6 @@ class LowRankCovariance:
     def scaled(self, factor: Tensor | float) -> LowRankCovariance:
         """c A for a positive number c: the covariance is Σ / c."""
         return LowRankCovariance(self._variances / factor, self._factor / factor**0.5, name=self._name)
-
-    def __add__(self, other: Precision) -> NoReturn:
-        """Raise an error: the precision is held by its inverse, which does not add.
-
-        Raises:
-            UnsupportedError: always.
-        """
-        raise does_not_add(self)
 
     def logdet(self) -> Tensor:
         """log∣A∣ = −Σ log s − 2 Σ log C_ii."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property, reduce
-from operator import add
+from functools import cached_property
 from typing import Any, final
 
 import torch
@@ -12,8 +11,8 @@ from torch import Tensor
 
 from bayescope.errors import InputError, NotPositiveDefiniteError
 from bayescope.precision.diagonals import refuse_not_finite
+from bayescope.precision.precision import Precision
 from bayescope.precision.structure import COPIES, FLOAT64, Bytes, Structure, StructureReading
-from bayescope.precision.sums import Summable, Summand
 from bayescope.storage import stored
 from bayescope.tape import Tape
 from bayescope.tape.gram import add_gram, mirrored
@@ -40,7 +39,7 @@ class _LogDeterminant(torch.autograd.Function):
 
 @stored("dense_precision", parts={"_matrix": Tensor, "_name": str, "_semidefinite": bool}, kept=("_cholesky",))
 @final
-class DensePrecision(Summable):
+class DensePrecision(Precision):
     """A dense symmetric positive definite matrix A = L Lᵀ in float64.
 
     Args:
@@ -185,14 +184,9 @@ class DensePrecision(Summable):
         """The structure and the shapes that two summands have in common."""
         return f"full: matrix {tuple(self._matrix.shape)}"
 
-    def summand(self) -> Summand:
-        """The matrix, and whether it may be singular."""
-        return [self._matrix, self._semidefinite]
-
-    def joined(self, summands: Sequence[Summand]) -> DensePrecision:
-        """The precision whose matrix is the sum of theirs."""
-        matrices, semidefinite = zip(*summands, strict=True)
-        return DensePrecision(reduce(add, matrices), name=self._name, semidefinite=all(semidefinite))
+    def _plus(self, other: DensePrecision) -> DensePrecision:
+        singular = self._semidefinite and other._semidefinite
+        return DensePrecision(self._matrix + other._matrix, name=self._name, semidefinite=singular)
 
     @cached_property
     def _cholesky(self) -> Tensor:
@@ -254,8 +248,7 @@ def _cholesky(matrix: Tensor, name: str) -> Tensor:
 
 
 def _read(reading: StructureReading) -> DensePrecision:
-    reading.read(sums := DenseSum(reading.dim, reading.device), False)
-    return sums.finish()
+    return reading.read(DenseSum(reading.dim, reading.device))
 
 
 def _hessian(reading: StructureReading) -> DensePrecision:
@@ -270,4 +263,4 @@ def dense_bytes(sizes: Sequence[int], dim: int) -> Bytes:
     return Bytes(sum(matrices), max(matrices), COPIES * sum(matrices), 3 * FLOAT64 * dim * min(dim, COLUMNS))
 
 
-FULL = Structure("full", _read, lambda sizes: dense_bytes([sizes.dim], sizes.dim), (), _hessian, "jacobian")
+FULL = Structure("full", _read, lambda asked, _: dense_bytes([asked.dim], asked.dim), (), _hessian, "jacobian")

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cached_property, reduce
-from operator import add
+from collections.abc import Callable
+from functools import cached_property
 from typing import final
 
 import torch
 from torch import Tensor
 
 from bayescope.precision.accumulator import Sum
-from bayescope.precision.block import BlockSum
+from bayescope.precision.block import BlockPrecision, BlockSum
 from bayescope.precision.diagonals import diagonal_times, not_positive, refuse_not_finite
 from bayescope.precision.precision import Precision
-from bayescope.precision.structure import FLOAT64, WITH_PRIOR, Bytes, Sizes, Structure, StructureReading
-from bayescope.precision.sums import Summable, Summand
+from bayescope.precision.structure import FLOAT64, WITH_PRIOR, Bytes, Structure, StructureOptions, StructureReading
 from bayescope.storage import stored
 from bayescope.tape import Tape
 
 
 @stored("diagonal_precision", parts={"_values": Tensor, "_name": str, "_semidefinite": bool}, kept=("_positive",))
 @final
-class DiagonalPrecision(Summable):
+class DiagonalPrecision(Precision):
     """The matrix A = diag(a) with a > 0, in float64.
 
     Args:
@@ -94,14 +92,9 @@ class DiagonalPrecision(Summable):
         """The structure and the shapes that two summands have in common."""
         return f"diagonal: values {tuple(self._values.shape)}"
 
-    def summand(self) -> Summand:
-        """The entries, and whether they may be 0."""
-        return [self._values, self._semidefinite]
-
-    def joined(self, summands: Sequence[Summand]) -> DiagonalPrecision:
-        """The precision whose entries are the sums of theirs."""
-        values, semidefinite = zip(*summands, strict=True)
-        return DiagonalPrecision(reduce(add, values), name=self._name, semidefinite=all(semidefinite))
+    def _plus(self, other: DiagonalPrecision) -> DiagonalPrecision:
+        singular = self._semidefinite and other._semidefinite
+        return DiagonalPrecision(self._values + other._values, name=self._name, semidefinite=singular)
 
     @cached_property
     def _positive(self) -> Tensor:
@@ -146,16 +139,14 @@ def _positive(values: Tensor, name: str) -> Tensor:
 
 
 def _read(reading: StructureReading) -> Precision:
-    sums = BlockSum([SquareSum() for _ in reading.indices], reading.indices)
-    reading.read(sums, True)
-    values = torch.cat([block.diagonal() for block in sums.blocks()])
-    return _semidefinite(torch.empty_like(values).index_copy_(0, torch.cat(list(reading.indices)), values))
+    blocks = reading.read(BlockSum([SquareSum() for _ in reading.indices], reading.indices), moments=True)
+    return _semidefinite(BlockPrecision(blocks, reading.indices, reading.dim).diagonal())
 
 
-def _bytes(sizes: Sizes) -> Bytes:
-    values = FLOAT64 * sizes.dim
+def _bytes(asked: StructureOptions, itemsize: int) -> Bytes:
+    values = FLOAT64 * asked.dim
     # Besides the sum there are the terms that are added up before they go there.
-    return Bytes(values + sizes.itemsize * sizes.dim, 0, WITH_PRIOR * values, 2 * values)
+    return Bytes(values + itemsize * asked.dim, 0, WITH_PRIOR * values, 2 * values)
 
 
 DIAGONAL = Structure(

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, reduce
-from operator import add
+from functools import cached_property, partial
 from typing import cast, final
 
 import torch
 from torch import Tensor
 
 from bayescope.errors import InputError, NotPositiveDefiniteError
-from bayescope.precision.accumulator import Accumulator, Sum
+from bayescope.precision.accumulator import Sum, TapeSum
 from bayescope.precision.block import BlockPrecision, BlockSum
 from bayescope.precision.corrected import EigenvalueCorrectedPrecision
 from bayescope.precision.dense import DenseSum
 from bayescope.precision.diagonal import SquareSum
 from bayescope.precision.diagonals import refuse_not_finite
+from bayescope.precision.precision import Precision
 from bayescope.precision.product import KroneckerProduct
 from bayescope.precision.ridge import Ridge
 from bayescope.precision.spectrum import Spectral, Spectrum
@@ -27,12 +27,11 @@ from bayescope.precision.structure import (
     FULL_BLOCK,
     WITH_PRIOR,
     Bytes,
-    PartSizes,
-    Sizes,
+    PartInfo,
     Structure,
+    StructureOptions,
     StructureReading,
 )
-from bayescope.precision.sums import Summable, Summand
 from bayescope.processes import Processes, present
 from bayescope.storage import stored
 from bayescope.tape import HeadTape, LookupTape, OuterTape, StreamedTape, Tape
@@ -119,7 +118,7 @@ class KroneckerFactors:
     kept=("_spectrum",),
 )
 @final
-class KroneckerPrecision(Spectral, Summable):
+class KroneckerPrecision(Spectral):
     """A = output ⊗ input / normaliser + diag(d), per group, in float64 (Martens and Grosse 2015, section 3).
 
     On weights in canonical order (G, O, D), row-major: A[(g,o,d), (g,o′,d′)] = output_goo′ input_gdd′ / normaliser + d.
@@ -186,15 +185,14 @@ class KroneckerPrecision(Spectral, Summable):
         """The structure and the shapes that two summands have in common."""
         return f"kfac: input {tuple(self._factors.input.shape)}, output {tuple(self._factors.output.shape)}"
 
-    def summand(self) -> Summand:
-        """Both factors, the count of positions and what was added to the diagonal."""
-        factors = self._factors
-        return [factors.input, factors.output * self._factor, factors.normaliser, self._ridge.given()]
-
-    def joined(self, summands: Sequence[Summand]) -> KroneckerPrecision:
-        """The precision with the sums of their factors, as one pass over all data has them."""
-        inputs, outputs, normaliser, diagonal = (reduce(add, each) for each in zip(*summands, strict=True))
-        return KroneckerPrecision(inputs, outputs, normaliser, name=self._factors.name).add_diagonal(diagonal)
+    def _plus(self, other: KroneckerPrecision) -> KroneckerPrecision:
+        """The sums of both factors, as one pass over all data has them."""
+        mine, theirs = self._factors, other._factors
+        outputs = mine.output * self._factor + theirs.output * other._factor
+        joined = KroneckerPrecision(
+            mine.input + theirs.input, outputs, mine.normaliser + theirs.normaliser, name=mine.name
+        )
+        return joined.add_diagonal(self._ridge.given() + other._ridge.given())
 
     def with_eigenvectors(
         self, output: tuple[Tensor, Tensor | None], inputs: tuple[Tensor, Tensor | None]
@@ -346,7 +344,7 @@ def _eigen(factor: Tensor, name: str) -> tuple[Tensor, Tensor | None]:
     return torch.where((values < 0) & (values >= -rounding), 0.0, values), vectors
 
 
-def unfactored(part: PartSizes) -> str:
+def unfactored(part: PartInfo) -> str:
     """The structure of a part that has no Kronecker factors."""
     return "full" if part.dim <= FULL_BLOCK else "diagonal"
 
@@ -354,40 +352,39 @@ def unfactored(part: PartSizes) -> str:
 def read_factors(reading: StructureReading) -> BlockPrecision:
     """One Kronecker product per part, with its eigenvectors where several processes have shared their search."""
 
-    def summed(part: PartSizes, *, diagonal: bool) -> Accumulator:
+    def summed(part: PartInfo, *, diagonal: bool) -> TapeSum[Precision]:
         if part.shape is not None:
             return KroneckerSum(reading.sharing, diagonal=diagonal)
         return DenseSum(part.dim, reading.device) if unfactored(part) == "full" else SquareSum()
 
     pairs = zip(reading.parts, reading.diagonal_outputs, strict=True)
     sums = BlockSum([summed(part, diagonal=diagonal) for part, diagonal in pairs], reading.indices)
-    reading.read(sums, True)
-    blocks = sums.blocks()
+    blocks = reading.read(sums, moments=True)
     known = iter(share_eigenvectors(present(), [b for b in blocks if isinstance(b, KroneckerPrecision)]))
     blocks = [next(known) if isinstance(block, KroneckerPrecision) else block for block in blocks]
     return BlockPrecision(blocks, reading.indices, reading.dim)
 
 
-def factor_numbers(sizes: Sizes) -> list[list[int]]:
+def factor_numbers(asked: StructureOptions) -> list[list[int]]:
     """For each part the numbers of each Kronecker factor that is a matrix."""
     found = []
-    for part, diagonal in zip(sizes.parts, sizes.diagonal_outputs, strict=True):
+    for part, diagonal in zip(asked.parts, asked.diagonal_outputs, strict=True):
         groups, outputs, inputs = part.shape or (0, 0, 0)
         widths = [] if diagonal else [outputs]
         found.append([groups * width**2 for width in (widths if part.kind == "embedding" else [*widths, inputs])])
     return found
 
 
-def _bytes(sizes: Sizes, *, corrected: bool = False) -> Bytes:
-    factors, item = factor_numbers(sizes), sizes.itemsize
+def _bytes(asked: StructureOptions, item: int, *, corrected: bool = False) -> Bytes:
+    factors = factor_numbers(asked)
     numbers, widest = sum(map(sum, factors)), max((each for part in factors for each in part), default=0)
-    unlike = [part for part in sizes.parts if part.shape is None]
+    unlike = [part for part in asked.parts if part.shape is None]
     dense = sum(FLOAT64 * part.dim**2 for part in unlike if unfactored(part) == "full")
     sums = dense + sum((FLOAT64 + item) * part.dim for part in unlike if unfactored(part) == "diagonal")
     if corrected:
         # The second pass: factors and eigenvectors of the first, the latter in the dtype of the tapes too, and moments.
         # Then the factors are gone, and the eigenvectors have stayed in the dtype of the tapes as well.
-        sums += (EIGENVECTORS * FLOAT64 + item) * numbers + (FLOAT64 + item) * sizes.dim
+        sums += (EIGENVECTORS * FLOAT64 + item) * numbers + (FLOAT64 + item) * asked.dim
         eigenvectors = (FLOAT64 + item) * numbers
     else:
         sums += (FLOAT64 + item) * numbers
@@ -395,10 +392,10 @@ def _bytes(sizes: Sizes, *, corrected: bool = False) -> Bytes:
     return Bytes(
         sums,
         FLOAT64 * max(map(sum, factors)),
-        eigenvectors + COPIES * dense + WITH_PRIOR * FLOAT64 * sizes.dim,
+        eigenvectors + COPIES * dense + WITH_PRIOR * FLOAT64 * asked.dim,
         # A⁻¹ g by blocks: the positions of the weights in the blocks, one answer per block, their concatenation, and
         # their flat order. Or LAPACK's workspace for the widest factor.
-        FLOAT64 * max(ANSWERS * sizes.dim, WORKSPACE * widest),
+        FLOAT64 * max(ANSWERS * asked.dim, WORKSPACE * widest),
     )
 
 
@@ -410,8 +407,8 @@ def _read_corrected(reading: StructureReading) -> BlockPrecision:
     blocks = list(read_factors(reading).blocks)
     bases = {place: block.basis for place, block in enumerate(blocks) if isinstance(block, KroneckerPrecision)}
     sums = [SquareSum(basis.rotate, partial(EigenvalueCorrectedPrecision, basis)) for basis in bases.values()]
-    reading.read(second := BlockSum(sums, [reading.indices[place] for place in bases]), False)
-    for place, block in zip(bases, second.blocks(), strict=True):
+    second = reading.read(BlockSum(sums, [reading.indices[place] for place in bases]))
+    for place, block in zip(bases, second, strict=True):
         blocks[place] = block
     return BlockPrecision(blocks, reading.indices, reading.dim)
 

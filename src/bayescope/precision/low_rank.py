@@ -9,9 +9,8 @@ the residual ‖R s_last‖, and G has an eigenvalue within it of θ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, reduce
-from operator import add
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import NamedTuple, TypeAlias, final
 
 import torch
@@ -19,8 +18,8 @@ from torch import Tensor
 
 from bayescope.errors import ConvergenceError, InputError, NotPositiveDefiniteError
 from bayescope.precision.diagonals import diagonal_times, not_positive, refuse_not_finite
-from bayescope.precision.structure import COPIES, FLOAT64, Bytes, Sizes, Structure, StructureReading
-from bayescope.precision.sums import Summable, Summand
+from bayescope.precision.precision import Precision
+from bayescope.precision.structure import COPIES, FLOAT64, Bytes, Structure, StructureOptions, StructureReading
 from bayescope.storage import stored
 from bayescope.tape import Tape
 
@@ -57,7 +56,7 @@ Whitened: TypeAlias = tuple[Tensor, Tensor, Tensor]
     kept=("_eigen", "_whitened"),
 )
 @final
-class LowRankPrecision(Summable):
+class LowRankPrecision(Precision):
     """A = V diag(λ) Vᵀ + diag(d), in float64; nothing of shape P×P is built.
 
     With D = diag(d) and the eigenvectors U of D^{−½} V diag(λ) Vᵀ D^{−½} = U diag(m) Uᵀ,
@@ -100,6 +99,11 @@ class LowRankPrecision(Summable):
     def dim(self) -> int:
         """P, the number of rows."""
         return self._vectors.shape[0]
+
+    @property
+    def vectors(self) -> Tensor:
+        """V, shape (P, r)."""
+        return self._vectors
 
     @property
     def rank(self) -> int:
@@ -184,14 +188,10 @@ class LowRankPrecision(Summable):
         """The structure and the shapes that two summands have in common."""
         return f"low_rank: vectors of {self.dim} entries"
 
-    def summand(self) -> Summand:
-        """The vectors, their eigenvalues and what was added to the diagonal."""
-        return [self._vectors, self._values, self._diagonal]
-
-    def joined(self, summands: Sequence[Summand]) -> LowRankPrecision:
-        """The vectors of all summands side by side."""
-        vectors, values, diagonals = zip(*summands, strict=True)
-        return LowRankPrecision(torch.cat(vectors, 1), torch.cat(values), reduce(add, diagonals), name=self._name)
+    def _plus(self, other: LowRankPrecision) -> LowRankPrecision:
+        """The vectors of both side by side."""
+        vectors, values = torch.cat([self._vectors, other._vectors], 1), torch.cat([self._values, other._values])
+        return LowRankPrecision(vectors, values, self._diagonal + other._diagonal, name=self._name)
 
     @cached_property
     def _eigen(self) -> tuple[Tensor, Tensor]:
@@ -256,13 +256,16 @@ class ProductSum:
 
     def __init__(self, vectors: Tensor) -> None:
         self._vectors = vectors
-        self.total = torch.zeros_like(vectors)
+        self._total = torch.zeros_like(vectors)
 
     def add(self, tape: Tape, fresh: bool) -> None:
-        self.total += tape.transpose_multiply(tape.multiply(self._vectors))
+        self._total += tape.transpose_multiply(tape.multiply(self._vectors))
 
     def totals(self) -> list[Tensor]:
-        return [self.total]
+        return [self._total]
+
+    def finish(self) -> Tensor:
+        return self._total
 
 
 @final
@@ -400,23 +403,17 @@ def _orthonormal(rest: Tensor, size: float) -> tuple[Tensor, Tensor]:
 
 def _read(reading: StructureReading) -> LowRankPrecision:
     """The leading part; all processes iterate on the whole curvature."""
-
-    def product(vectors: Tensor) -> Tensor:
-        reading.read(sums := ProductSum(vectors), False)
-        return sums.total
-
-    return leading_part(
-        product, reading.draw, reading.dim, LowRankGoal(reading.rank, reading.cutoff, SETTLED[reading.double])
-    )
+    goal = LowRankGoal(reading.rank, reading.cutoff, SETTLED[reading.double])
+    return leading_part(lambda vectors: reading.read(ProductSum(vectors)), reading.draw, reading.dim, goal)
 
 
-def _bytes(sizes: Sizes) -> Bytes:
-    width = CUTOFF_BLOCK if sizes.rank is None else sizes.rank + OVERSAMPLING
-    if width >= sizes.dim:
-        held = COPIES * FLOAT64 * sizes.dim**2
+def _bytes(asked: StructureOptions, itemsize: int) -> Bytes:  # noqa: ARG001
+    width = CUTOFF_BLOCK if asked.rank is None else asked.rank + OVERSAMPLING
+    if width >= asked.dim:
+        held = COPIES * FLOAT64 * asked.dim**2
     else:  # the basis, once more while it grows by a block, and that block with its image and what is left of it
-        held = FLOAT64 * sizes.dim * (2 * min(BLOCKS * width, sizes.dim) + 3 * width)
-    return Bytes(held, 0, held, 2 * FLOAT64 * sizes.dim)
+        held = FLOAT64 * asked.dim * (2 * min(BLOCKS * width, asked.dim) + 3 * width)
+    return Bytes(held, 0, held, 2 * FLOAT64 * asked.dim)
 
 
 LOW_RANK = Structure("low_rank", _read, _bytes, ("rank", "cutoff"))

@@ -1,16 +1,26 @@
-"""What a structured posterior precision is: the protocol that every structure fulfils."""
+"""What a structured posterior precision is: the base of every structure, and the sums of precisions."""
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, Self, TypeVar, cast, final
 
+import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
+from torch.overrides import TorchFunctionMode
 
+from bayescope.errors import UnsupportedError
+from bayescope.processes import present
 from bayescope.tape import Tape
 
+T = TypeVar("T", bound=Tensor | None)
+P = TypeVar("P", bound="Precision")
 
-@runtime_checkable
-class Precision(Protocol):
+
+class Precision(ABC):
     """A symmetric P×P matrix A in some structure, float64, on the device of its tensors, factorised at most once.
 
     The verbs that need a factor (`logdet`, `solve`, `sqrt_solve`, `covariance_of`, `variance_of`, `marginal_variance`)
@@ -20,41 +30,145 @@ class Precision(Protocol):
     """
 
     @property
+    @abstractmethod
     def dim(self) -> int:
         """P, the number of rows."""
 
+    @abstractmethod
     def add_diagonal(self, diagonal: Tensor | float) -> Precision:
         """A + diag(d) for d a scalar or of shape (P,)."""
 
+    @abstractmethod
     def scaled(self, factor: Tensor | float) -> Precision:
         """c A for a positive number c, in the graph of a tensor. What has been factorised stays so."""
 
-    def __add__(self, other: Precision) -> Precision:
-        """The sum with a precision of the same structure: the curvatures of two sets of data are that of both."""
+    def __add__(self, other: Precision) -> Self:
+        """The sum with a precision of the same structure: the curvatures of two sets of data are that of both.
 
+        Raises:
+            UnsupportedError: if the structures or the shapes differ, or the two do not share their basis.
+        """
+        _require_alike(self.signature(), other.signature())
+        return self._plus(cast(Self, other))
+
+    @abstractmethod
     def logdet(self) -> Tensor:
         """The log determinant log∣A∣, a float64 scalar."""
 
+    @abstractmethod
     def multiply(self, v: Tensor) -> Tensor:
         """A v for v of shape (P,) or (P, K)."""
 
+    @abstractmethod
     def solve(self, b: Tensor) -> Tensor:
         """A⁻¹ b for b of shape (P,) or (P, K)."""
 
+    @abstractmethod
     def sqrt_solve(self, z: Tensor) -> Tensor:
         """R z with R Rᵀ = A⁻¹, for z of shape (P,) or (P, K): white noise becomes a posterior sample."""
 
+    @abstractmethod
     def covariance_of(self, tape: Tape) -> Tensor:
         """J A⁻¹ Jᵀ per row of the tape, shape (N, K, K), without building J for all rows."""
 
+    @abstractmethod
     def variance_of(self, tape: Tape) -> Tensor:
         """The diagonal of `covariance_of`, shape (N, K), without the rest of it."""
 
+    @abstractmethod
     def diagonal(self) -> Tensor:
         """The diagonal of A, shape (P,)."""
 
+    @abstractmethod
     def marginal_variance(self) -> Tensor:
         """The diagonal of A⁻¹, shape (P,)."""
 
+    @abstractmethod
     def to_dense(self) -> Tensor:
         """A as a matrix of shape (P, P)."""
+
+    def signature(self) -> str:
+        """The structure and the shapes that two precisions have in common if they can be added.
+
+        Raises:
+            UnsupportedError: if the precision has no sums.
+        """
+        raise UnsupportedError(
+            f"precision: expected one that adds, got a {type(self).__name__}, which is held by its inverse or by "
+            "its training data. Sum what it was made of, or take a structure that adds."
+        )
+
+    def _plus(self, other: Self) -> Self:
+        """The sum with a precision of the same signature; every structure that has a signature has it."""
+        raise NotImplementedError
+
+
+def shared(name: str, first: T, second: T) -> T:
+    """Return the tensor that two summands have in common: a basis, or the positions of a block.
+
+    Raises:
+        UnsupportedError: if they differ: a sum in two eigenbases is diagonal in neither.
+    """
+    if first is not second and (first is None or second is None or not torch.equal(first, second)):
+        raise UnsupportedError(
+            f"precision: expected summands with the same {name}, got two that differ. Fits of the structure "
+            "'ekfac' do not add: fit by processes of one group, which find the same basis together. Factors of "
+            "'kfac' do."
+        )
+    return first
+
+
+def all_reduce(precision: P, group: ProcessGroup | None = None) -> P:
+    """The sum of all processes' precisions, equal on all of them: ``+`` over torch.distributed.
+
+    Every process of the group calls it on the curvature of its data, before the prior is added: what has been added to
+    the diagonal is summed too. `fit_curvature` and `laplace` sum by themselves, and they share bases.
+
+    Args:
+        precision: this process's.
+        group: the process group; ``None`` for all processes. Without an initialised group there is one process.
+
+    Raises:
+        UnsupportedError: on every process, if structures, shapes or bases differ, or if the structure does not add.
+        ProcessError: if another process has died, or does other work.
+    """
+    processes = present(group)
+    if processes.count == 1:
+        return precision
+    mine = precision.signature()
+    for theirs in processes.gather(mine):
+        _require_alike(mine, theirs)
+    total: P | None = None
+    for rank in range(processes.count):  # one at a time, so that memory holds one precision of another process
+        sent = processes.gather(precision if rank == processes.rank else None)[rank]
+        with _Moved(precision.diagonal().device):
+            one = copy.deepcopy(sent)
+        total = one if total is None else total + one
+    assert total is not None
+    return total
+
+
+@final
+class _Moved(TorchFunctionMode):
+    """Lets ``copy.deepcopy`` put the copies of tensors on a device."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> object:
+        return args[0].to(self._device) if func is Tensor.__deepcopy__ else func(*args, **(kwargs or {}))
+
+
+def _require_alike(mine: str, theirs: str) -> None:
+    if mine != theirs:
+        raise UnsupportedError(
+            f"precision: expected two summands of the same structure and shapes, got {mine} and {theirs}. Fit both "
+            "with the same model and structure."
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import final
 
@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from bayescope.errors import InputError, NotPositiveDefiniteError, UnsupportedError
 from bayescope.precision.diagonals import diagonal_times, refuse_not_finite
+from bayescope.precision.precision import Precision
 from bayescope.precision.product import KroneckerProduct
 from bayescope.precision.ridge import Ridge
 from bayescope.storage import stored
@@ -93,7 +94,7 @@ class Spectrum:
         return torch.cat(blocks)
 
 
-class Spectral(ABC):
+class Spectral(Precision):
     """The verbs of A = Q diag(s) Qᵀ + diag(d) with an orthonormal Q = Q_out ⊗ Q_in, per group."""
 
     _ridge: Ridge

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, final
+from typing import Literal, NamedTuple, TypeVar, final
 
 import torch
 from torch import Tensor
 
-from bayescope.precision.accumulator import Summing
+from bayescope.precision.accumulator import TapeSum
 from bayescope.precision.precision import Precision
 
 FLOAT64 = 8
@@ -20,82 +20,94 @@ WITH_PRIOR = 2
 # A part that has no Kronecker factors gets a full block up to this many weights, and a diagonal beyond.
 FULL_BLOCK = 512
 
-
-class PartSizes(Protocol):
-    """A set of weights that is read together."""
-
-    @property
-    def kind(self) -> str:
-        """How the part is read, such as "linear" or "embedding"."""
-
-    @property
-    def dim(self) -> int:
-        """The number of weights."""
-
-    @property
-    def shape(self) -> tuple[int, int, int] | None:
-        """(G, O, D) of a weight matrix with Kronecker factors, or ``None``."""
+Answer = TypeVar("Answer")
 
 
 @final
 @dataclass(frozen=True)
-class StructureReading:
-    """The data as a structure reads them, and the options of the fit.
+class PartInfo:
+    """What is known of a part of a network's random weights.
+
+    Attributes:
+        name: the module that owns the weights ("layers.0"), or the parameter where that does not tell parts apart.
+        parameters: the parameters that the weights belong to.
+        kind: how they are read: "linear", "convolution", "embedding", "elementwise", "mixed", "derived",
+            "per-row" or "unused".
+        dim: the number of weights.
+        shape: (G, O, D), the joined bias counted in D, where a Kronecker structure can treat the part; else ``None``.
+        reason: why the part is read row by row, where it is.
+    """
+
+    name: str
+    parameters: tuple[str, ...]
+    kind: str
+    dim: int
+    shape: tuple[int, int, int] | None
+    reason: str | None = None
+
+    @property
+    def factored(self) -> bool:
+        """Whether the part's tape is a `FactoredTape`."""
+        return self.shape is not None
+
+
+@dataclass(frozen=True)
+class StructureOptions:
+    """The weights that a structure is over, and the options of the fit.
 
     Attributes:
         parts: the parts of the network.
         indices: the flat positions of each part's weights.
         blocks: the flat positions of the weights of each block.
-        dim: P, the number of weights.
-        device: that sums are on.
-        rank: the number of eigenvalues of a low rank.
+        diagonal_outputs: for each part, whether the diagonal stands for its output factor.
+        rank: the number of eigenvalues of a low rank; ``None`` where a cutoff is given.
         cutoff: the share of the largest eigenvalue below which eigenvalues are left out.
         sharing: how positions that share weights are treated: "expand" or "reduce".
-        diagonal_outputs: for each part, whether the diagonal stands for its output factor.
         double: whether passes are in float64.
-        read: fills a sum in one pass over the data of all processes; the second argument says whether second moments
+    """
+
+    parts: Sequence[PartInfo]
+    indices: Sequence[Tensor]
+    blocks: Sequence[Tensor]
+    diagonal_outputs: Sequence[bool]
+    rank: int | None
+    cutoff: float | None
+    sharing: str
+    double: bool
+
+    @property
+    def dim(self) -> int:
+        """P, the number of weights."""
+        return sum(map(len, self.indices))
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the sums."""
+        return self.indices[0].device
+
+
+@final
+@dataclass(frozen=True)
+class StructureReading(StructureOptions):
+    """The data as a structure reads them.
+
+    Attributes:
+        fill: adds up a sum in one pass over the data of all processes; the second argument says whether second moments
             of the tapes are all that the sum needs.
         draw: R ↦ random vectors (P, R), standard normal and equal on all processes.
         hessian_blocks: the blocks of the Hessian over groups of weights.
         hessian_diagonal: the diagonal of the Hessian, shape (P,).
     """
 
-    parts: Sequence[PartSizes]
-    indices: Sequence[Tensor]
-    blocks: Sequence[Tensor]
-    dim: int
-    device: torch.device
-    rank: int | None
-    cutoff: float | None
-    sharing: str
-    diagonal_outputs: Sequence[bool]
-    double: bool
-    read: Callable[[Summing, bool], None]
+    fill: Callable[[TapeSum[object], bool], None]
     draw: Callable[[int], Tensor]
     hessian_blocks: Callable[[Sequence[Tensor]], list[Tensor]]
     hessian_diagonal: Callable[[], Tensor]
 
-
-@final
-@dataclass(frozen=True)
-class Sizes:
-    """The sizes that the memory of a structure is counted from.
-
-    Attributes:
-        parts: the parts of the network.
-        diagonal_outputs: for each part, whether the diagonal stands for its output factor.
-        dim: P.
-        blocks: the number of weights of each block.
-        rank: of a low rank; ``None`` where a cutoff is given.
-        itemsize: the bytes of a number in the passes.
-    """
-
-    parts: Sequence[PartSizes]
-    diagonal_outputs: Sequence[bool]
-    dim: int
-    blocks: Sequence[int]
-    rank: int | None
-    itemsize: int
+    def read(self, sums: TapeSum[Answer], *, moments: bool = False) -> Answer:
+        """The answer of a sum after one pass over the data."""
+        self.fill(sums, moments)
+        return sums.finish()
 
 
 class Bytes(NamedTuple):
@@ -122,7 +134,7 @@ class Structure:
     Attributes:
         name: as a caller of `fit_curvature` gives it.
         fit: reads the curvature of a sum of products uᵀu.
-        bytes: counts its memory.
+        bytes: counts its memory, for numbers of some bytes in the passes.
         options: the names of the options that it takes, of those that not every structure takes.
         hessian: reads the Hessian, where the structure can hold one.
         writes: what the rows of a tape are written out to while they are summed: U itself ("jacobian"), the activations
@@ -134,7 +146,7 @@ class Structure:
 
     name: str
     fit: Callable[[StructureReading], Precision]
-    bytes: Callable[[Sizes], Bytes]
+    bytes: Callable[[StructureOptions, int], Bytes]
     options: tuple[str, ...] = ()
     hessian: Callable[[StructureReading], Precision] | None = None
     writes: Literal["jacobian", "rotated", "products", "squares"] = "products"
