@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from bayescope.curvature import SUPPORTED, Curvature, fit_curvature
 from bayescope.errors import BayescopeWarning, InputError, InputTypeError, OptionError, UnsupportedError
 from bayescope.likelihoods import Categorical, Gaussian
-from bayescope.network.weights import LargestMagnitude, LargestVariance
+from bayescope.network import largest_magnitude, largest_variance
 from bayescope.precision import BlockPrecision
 from bayescope.priors import Prior
 from tests.network.test_network import Largest
@@ -303,7 +303,7 @@ def test_inputs_that_the_network_cannot_take_are_named(module: nn.Module, data: 
 
 def test_the_largest_variances_are_the_smallest_curvatures(module: nn.Module, data: tuple[Tensor, Tensor]) -> None:
     everything = _fit(module, data, "diagonal").precision.diagonal()
-    chosen = _fit(module, data, "full", weights=LargestVariance(9))
+    chosen = _fit(module, data, "full", weights=largest_variance(9))
     assert chosen.network.dim == 9
     expected = torch.zeros(len(everything), dtype=torch.bool)
     expected[everything.argsort()[:9]] = True
@@ -317,7 +317,7 @@ def test_a_mask_may_be_an_array(module: nn.Module, data: tuple[Tensor, Tensor]) 
     assert torch.equal(as_array.precision.to_dense(), as_tensor.precision.to_dense())
 
 
-@pytest.mark.parametrize("weights", ["last_layer", "*.weight", ["0.*", "3.bias"], LargestMagnitude(12)])
+@pytest.mark.parametrize("weights", ["last_layer", "*.weight", ["0.*", "3.bias"], largest_magnitude(12)])
 def test_fewer_weights_are_a_part_of_the_full_matrix(
     module: nn.Module, data: tuple[Tensor, Tensor], weights: Any
 ) -> None:
@@ -417,19 +417,19 @@ def test_a_prior_that_is_learnt_stays_in_the_graph(
 
 def test_priors_that_do_not_fit_are_refused(module: nn.Module, data: tuple[Tensor, Tensor]) -> None:
     curvature = _fit(module, data, "kfac")
-    with pytest.raises(OptionError, match=r"prior_precision: expected one of '0', '2', '3', got '1'"):
+    with pytest.raises(OptionError, match=r"prior_precision: expected one of .*'0', '2', '3', got '1'"):
         curvature.with_prior({"1": 1.0})
-    with pytest.raises(InputError, match=r"expected a number for each part, got none for \['2', '3'\]"):
+    with pytest.raises(InputError, match=r"expected a number for each random parameter, got none for \['2.weight'"):
         curvature.with_prior({"0": 1.0})
     with pytest.raises(InputError, match="expected positive numbers"):
         curvature.with_prior(-1.0)
     with pytest.raises(InputError, match=r"expected a number or shape \(53,\), got \(3,\)"):
         curvature.with_prior([1.0, 2.0, 3.0])
     for several in ([1.0, 2.0], torch.ones(1, 2)):
-        with pytest.raises(InputError, match=r"prior_precision\['2'\]: expected one number for the whole part"):
+        with pytest.raises(InputError, match=r"prior_precision\['2'\]: expected one number"):
             curvature.with_prior({"0": 1.0, "2": several, "3": [1.0]})
     for truth in (True, {"0": True, "2": 1.0, "3": 1.0}):
-        with pytest.raises(InputTypeError, match="expected a positive number, got True"):
+        with pytest.raises(InputTypeError, match=r"expected a positive number, .*got True"):
             curvature.with_prior(truth)
     mixed = torch.linspace(1, 2, 53)
     with pytest.raises(UnsupportedError, match="'full', 'block', 'diagonal' and 'low_rank' take any diagonal"):

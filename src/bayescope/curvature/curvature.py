@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Unpack, final
+from typing import Any, Unpack, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,6 @@ from bayescope.curvature.options import (
 )
 from bayescope.curvature.passes import Passes
 from bayescope.curvature.plan import plan_network
-from bayescope.errors import InputError, InputTypeError, OptionError
 from bayescope.keywords import takes
 from bayescope.likelihoods import Likelihood, resolve
 from bayescope.module_copies import twin
@@ -30,8 +29,9 @@ from bayescope.network.batches import Batches
 from bayescope.network.forward import reading
 from bayescope.network.guard import check_readable
 from bayescope.network.network import Network
+from bayescope.network.priors import PriorPrecision, by_parameter, owners, resolved_prior
 from bayescope.network.same_network import require_same_function, require_same_weights
-from bayescope.network.weights import LargestVariance
+from bayescope.network.weights import by_variance
 from bayescope.network.wrappers import unwrapped
 from bayescope.precision import STRUCTURES, BlockPrecision, Precision
 from bayescope.precision.accumulator import TapeSum
@@ -70,48 +70,35 @@ class Curvature:
     at_once: int | None = None
     output_factors: Mapping[str, str] = field(default_factory=dict)
 
-    def with_prior(self, prior_precision: Any) -> Precision:
+    def with_prior(self, prior_precision: PriorPrecision, *, of: Precision | None = None) -> Precision:
         """The posterior precision: the curvature plus the prior's precision.
 
         Args:
-            prior_precision: a number; an array of shape (P,); a dict with a number for each part of the network, by
-                its name; or a `Prior`. Tensors that require a gradient stay in the graph.
+            prior_precision: in any form that `network_prior` takes: a number; an array of shape (P,); a dict with a
+                number for each parameter, module or glob; or a `Prior`. Tensors that require a gradient stay in the
+                graph.
+            of: the curvature at another temperature or noise; ``None`` for `precision`.
 
         Raises:
             InputTypeError: if it is no number or array of numbers.
-            InputError: if a precision is not positive, or there is not one for each part.
-            OptionError: if a name in the dict is no part's.
+            InputError: if a precision is not positive, or a parameter is named twice or not at all.
+            OptionError: if a name in the dict stands for no random parameter.
             UnsupportedError: if the structure cannot take the prior's diagonal; the message lists those that can.
         """
-        if isinstance(prior_precision, Prior):
-            if isinstance(prior_precision.precision, Tensor):
-                return self.with_prior(prior_precision.precision)
-            return self.precision + prior_precision.structured(self.network.dim)
-        if isinstance(prior_precision, Mapping):
-            return self._with_parts(prior_precision)
-        values = _positive("prior_precision", prior_precision)
-        if values.ndim and values.shape != (self.network.dim,):
-            raise InputError(
-                f"prior_precision: expected a number or shape ({self.network.dim},), got {tuple(values.shape)}."
-            )
-        return self.precision.add_diagonal(values)
-
-    def _with_parts(self, by_name: Mapping[str, Any]) -> Precision:
-        parts = self.network.parts
-        names = [part.name for part in parts]
-        for name in by_name:
-            if name not in names:
-                raise OptionError.unknown("prior_precision", name, names)
-        missing = [name for name in names if name not in by_name]
-        if missing:
-            raise InputError(f"prior_precision: expected a number for each part, got none for {missing}.")
-        values = torch.stack([_one_positive(f"prior_precision[{name!r}]", by_name[name]) for name in names])
-        if isinstance(self.precision, BlockPrecision) and STRUCTURES[self.structure].rotates:
-            return self.precision.add_per_block(values)  # the blocks are the parts, each eigenbasis stays
-        diagonal = values.new_zeros(self.network.dim)
-        for value, index in zip(values, self.network.indices, strict=True):
-            diagonal = diagonal.index_fill(0, index, value)
-        return self.precision.add_diagonal(diagonal)
+        curved, weights = self.precision if of is None else of, self.network.weights
+        device = self.network.indices[0].device
+        rotated = isinstance(curved, BlockPrecision) and STRUCTURES[self.structure].rotates
+        if rotated and isinstance(prior_precision, Mapping):
+            owner = owners(prior_precision, weights)
+            if all(len({owner[name] for name in part.parameters}) == 1 for part in self.network.parts):
+                # a number for each block, whose eigenbasis stays
+                first = torch.tensor([weights.names.index(part.parameters[0]) for part in self.network.parts])
+                values = by_parameter(prior_precision, weights)
+                return cast(BlockPrecision, curved).add_per_block(values[first.to(values.device)].to(device))
+        resolved = resolved_prior(prior_precision, weights, device)
+        if isinstance(resolved, Prior):
+            return curved + resolved.structured(curved.dim)
+        return curved.add_diagonal(resolved)
 
     def summary(self) -> str:
         """Which part of the network is treated how, and why where it is not as asked."""
@@ -134,21 +121,6 @@ class Curvature:
 
     def __repr__(self) -> str:
         return self.summary()
-
-
-def _positive(name: str, value: Any) -> Tensor:
-    """Positive numbers in float64, still in the graph where they come as a tensor."""
-    if isinstance(value, bool):
-        raise InputTypeError(f"{name}: expected a positive number, got {value!r}.")
-    checks.positive(name, value)
-    return value.to(torch.float64) if isinstance(value, Tensor) else checks.float64(name, value)
-
-
-def _one_positive(name: str, value: Any) -> Tensor:
-    values = _positive(name, value)
-    if values.numel() != 1:
-        raise InputError(f"{name}: expected one number for the whole part, got shape {tuple(values.shape)}.")
-    return values.reshape(())
 
 
 @outside_inference_mode
@@ -217,7 +189,7 @@ def _fitted(
 ) -> Curvature:
     """The curvature of a model that nobody else holds; see `fit_curvature`."""
     seed = batches.seed(generator)
-    if isinstance(weights, LargestVariance):
+    if by_variance(weights):
         of_all = CurvatureOptions(structure=DIAGONAL, memory=options.memory)
         diagonal = _fitted(
             model, batches, "all", of_all, likelihood, cotangents=cotangents, generator=generator, progress=progress

@@ -37,7 +37,7 @@ from bayescope.network.inputs import count_rows, map_tensors, take_rows, tensors
 from bayescope.network.network import Network
 from bayescope.network.positions import HEAD_COPIES
 from bayescope.network.trace import PROBES
-from bayescope.network.weights import LargestVariance, largest_magnitude
+from bayescope.network.weights import by_variance, largest_magnitude
 from bayescope.network.wrappers import unwrapped
 from bayescope.precision import STRUCTURES
 from bayescope.precision.structure import COPIES, FLOAT64, Structure
@@ -239,7 +239,7 @@ def plan(
     model = twin(model)
     with reading(model), alone():
         inputs, targets = Batches(data, model, batch_size=given.batch_size).first()
-    weights = largest_magnitude(weights.count) if isinstance(weights, LargestVariance) else weights
+    weights = largest_magnitude(weights.count) if by_variance(weights) else weights
     network = Network.trace(model, inputs, weights=weights)
     return plan_network(network, inputs, targets, chosen, given)
 

@@ -19,7 +19,7 @@ from bayescope.estimators.mlp_learning import TrainingPace
 from bayescope.gaussian_process.function_space import function_space
 from bayescope.laplace.laplace import laplace
 from bayescope.likelihoods import Likelihood
-from bayescope.network.weights import LargestVariance, Weights
+from bayescope.network.weights import Weights, by_variance
 from bayescope.posterior import GaussianPosterior, Posterior
 from bayescope.sampling.nuts import nuts
 from bayescope.sampling.sgmcmc import sgmcmc
@@ -207,7 +207,7 @@ def _precisions(setting: Setting, weights: Any) -> dict[str, float]:
         UnsupportedError: if the weights are found by the fit itself, which cannot tell beforehand whose they are.
         BayescopeError: if the weights are none of the network's.
     """
-    if isinstance(weights, LargestVariance):
+    if by_variance(weights):
         raise UnsupportedError(
             "posterior_options: expected weights that are known before the fit, as the prior has a precision for each "
             "of their layers, got largest_variance. Take largest_magnitude, names or a mask."

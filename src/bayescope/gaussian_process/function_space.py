@@ -36,7 +36,7 @@ from bayescope.network.forward import reading
 from bayescope.network.model import NetworkModel
 from bayescope.network.network import Network
 from bayescope.network.priors import network_prior
-from bayescope.network.weights import LargestVariance
+from bayescope.network.weights import by_variance
 from bayescope.posterior import GaussianPosterior, Posterior, Record
 from bayescope.precision import Precision
 from bayescope.priors import Prior
@@ -181,7 +181,7 @@ def _fitted(
     The fit keeps the module. The arguments are those of `function_space`.
     """
     batches = Batches(data, module, batch_size=batch_size)
-    if isinstance(weights, LargestVariance):  # found by a pass over the data
+    if by_variance(weights):  # found by a pass over the data
         found = fit_curvature(module, data, likelihood=likelihood, weights=weights, structure="diagonal")
         weights = found.network.weights
     with reading(module):  # of a loader that shuffles the same rows each time

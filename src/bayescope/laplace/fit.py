@@ -19,7 +19,7 @@ from bayescope.laplace.hyperparameters import hyperparameters
 from bayescope.laplace.training_rows import NO_ROWS, TrainingRows
 from bayescope.likelihoods import Likelihood
 from bayescope.network.model import NetworkModel
-from bayescope.network.priors import by_parameter, owners, prior_diagonal
+from bayescope.network.priors import by_parameter, resolved_prior
 from bayescope.posterior import GaussianPosterior, Posterior, Record
 from bayescope.precision import BlockPrecision, DensePrecision, Precision
 from bayescope.priors import Prior
@@ -133,7 +133,7 @@ class LaplaceFit:
         Raises:
             UnsupportedError: if the structure cannot take the prior's diagonal.
         """
-        return self._with_prior(self.tempered(), self.prior) if self._in_graph else self._own_precision
+        return self.curvature.with_prior(self.prior, of=self.tempered()) if self._in_graph else self._own_precision
 
     def log_evidence(self, prior_precision: GivenPrior = None, noise_variance: GivenNoise = None) -> Tensor:
         """log Z, a float64 scalar, differentiable in what is given as a tensor.
@@ -149,7 +149,7 @@ class LaplaceFit:
         """
         fit = self if noise_variance is None else self.at_noise(noise_variance)
         prior = fit.prior if prior_precision is None else prior_precision
-        precision = fit.precision() if prior_precision is None else fit._with_prior(fit.tempered(), prior)
+        precision = fit.precision() if prior_precision is None else fit.curvature.with_prior(prior, of=fit.tempered())
         logdet = precision.logdet()
         normaliser = 0.5 * self.function.dim * math.log(2.0 * math.pi)
         likelihood = fit.curvature.log_likelihood.to(logdet) / self.temperature
@@ -186,7 +186,7 @@ class LaplaceFit:
         """
         if self.gradient is None:
             raise UndefinedQuantityError("newton_decrement: this fit was made without the gradient of its data.")
-        resolved = self._resolved(self.prior)
+        resolved = resolved_prior(self.prior, self.function.weights, self.mode.device)
         if isinstance(resolved, Prior):
             return self.gradient / self.temperature + resolved.gradient(self.mode)
         return self.gradient / self.temperature + resolved * (self._centre(self.prior) - self.mode)
@@ -197,13 +197,13 @@ class LaplaceFit:
         It is the slope of log∣c H/T + P₀∣ in log c, which every structure has without its inverse. Where H is dense,
         the slope would take several matrices more, and P − tr(P₀ A⁻¹) is read off A.
         """
-        diagonal = self._resolved(self.prior)
+        diagonal = resolved_prior(self.prior, self.function.weights, self.mode.device)
         if isinstance(diagonal, Tensor) and _is_dense(self.curvature.precision):
             with torch.no_grad():
                 return (1.0 - diagonal * self.precision().marginal_variance()).sum()
         with torch.inference_mode(False), torch.enable_grad():
             factor = torch.ones((), dtype=torch.float64, device=self.mode.device, requires_grad=True)
-            logdet = self._with_prior(self.tempered().scaled(factor), self.prior).logdet()
+            logdet = self.curvature.with_prior(self.prior, of=self.tempered().scaled(factor)).logdet()
             (slope,) = torch.autograd.grad(logdet, factor)
         return slope.detach()
 
@@ -227,7 +227,7 @@ class LaplaceFit:
     def _own_precision(self) -> Precision:
         """A under the fit's own prior and noise: built and factorised once, whatever is asked of it."""
         with torch.inference_mode(False), torch.no_grad():
-            return self._with_prior(self.tempered(), self.prior)
+            return self.curvature.with_prior(self.prior, of=self.tempered())
 
     @property
     def _in_graph(self) -> bool:
@@ -235,30 +235,6 @@ class LaplaceFit:
         precision = self.prior.precision
         diagonal = precision if isinstance(precision, Tensor) else precision.diagonal()
         return diagonal.requires_grad or self.curvature.log_likelihood.requires_grad
-
-    def _with_prior(self, curved: Precision, prior: PriorPrecisions) -> Precision:
-        if isinstance(prior, Mapping) and self._in_parts and isinstance(curved, BlockPrecision):
-            weights, parts = self.function.weights, self.curvature.network.parts
-            owner = owners(prior, weights)
-            if all(len({owner[name] for name in part.parameters}) == 1 for part in parts):
-                # a number for each block, whose eigenbasis stays
-                first = torch.tensor([weights.names.index(part.parameters[0]) for part in parts])
-                values = by_parameter(prior, weights)
-                return curved.add_per_block(values[first.to(values.device)].to(self.mode.device))
-        resolved = self._resolved(prior)
-        if isinstance(resolved, Prior):
-            return curved + resolved.structured(curved.dim)
-        return curved.add_diagonal(resolved)
-
-    @property
-    def _in_parts(self) -> bool:
-        return self.curvature.structure in ("kfac", "ekfac")
-
-    def _resolved(self, prior: PriorPrecisions) -> Tensor | Prior:
-        """The prior's diagonal, one number or (P,), in its graph; or the prior itself where it has none."""
-        if not isinstance(prior, Prior):
-            return prior_diagonal(prior, self.function.weights).to(self.mode.device)
-        return prior.precision.to(self.mode.device) if isinstance(prior.precision, Tensor) else prior
 
     def _centre(self, prior: PriorPrecisions) -> Tensor:
         """m₀: precisions alone leave it where the fit's own prior has it."""
@@ -270,7 +246,7 @@ class LaplaceFit:
         if isinstance(prior, Mapping):
             values, counts = by_parameter(prior, weights).to(self.mode.device), self.mode.new_tensor(weights.counts)
             return 0.5 * (counts @ values.log() - self._squares @ values) - normaliser
-        resolved = self._resolved(prior)
+        resolved = resolved_prior(prior, weights, self.mode.device)
         if isinstance(resolved, Prior):
             return resolved.log_prob(self.mode)
         if not resolved.ndim and not isinstance(prior, Prior):

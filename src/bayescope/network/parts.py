@@ -149,7 +149,8 @@ def _read_matrix(
         return reading.zeros(shape, one_hot=form.kind == "embedding")
     sites = [cast(MatrixSite, use.site) for use in uses]
     pairs = zip(sites, uses, strict=True)
-    return form.join([site.tape(use.cotangents, use.layout, reading.rows, bias=bias) for site, use in pairs])
+    tapes: list[Any] = [site.tape(use.cotangents, use.layout, reading.rows, bias=bias) for site, use in pairs]
+    return type(tapes[0]).join(tapes)
 
 
 def dense_part(uses: Mapping[str, tuple[int, tuple[Hashable, ...]]]) -> WeightPart:

@@ -60,6 +60,13 @@ def prior_diagonal(prior_precision: object, weights: Weights) -> Tensor:
     return diagonal
 
 
+def resolved_prior(prior: PriorPrecision, weights: Weights, device: torch.device) -> Tensor | Prior:
+    """The prior's diagonal, one number or (P,), in its graph; or the prior itself where it has none."""
+    if not isinstance(prior, Prior):
+        return prior_diagonal(prior, weights).to(device)
+    return prior.precision.to(device) if isinstance(prior.precision, Tensor) else prior
+
+
 def by_parameter(named: Mapping[str, object], weights: Weights) -> Tensor:
     """The number of each random parameter, in their order, by the name that stands for it; raises as `owners` does."""
     owner = owners(named, weights)

@@ -306,56 +306,41 @@ State = tuple[Tensor, ...]
 Step = Callable[[Tensor, State, Tensor, Tensor | None, Tensor | None], State]
 
 
-def lstm(
-    input: Tensor,
-    hx: Any,
-    params: Any,
-    has_biases: Any,
-    num_layers: Any,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool | None = None,
-) -> Any:
-    """As ``torch.lstm``: output, last h, last c. Packed sequences and dropout are not implemented."""
-    if batch_first is None or isinstance(hx, Tensor) or (train and dropout > 0):
-        return NotImplemented
-    return _layers(_lstm_step, input, tuple(hx), params, has_biases, num_layers, bidirectional, batch_first)
-
-
 def _recurrent(step: Step) -> Callable[..., Any]:
     def unrolled(
         input: Tensor,
-        hx: Tensor,
-        params: Any,
-        has_biases: Any,
-        num_layers: Any,
+        hx: Tensor | Sequence[Tensor],
+        params: Sequence[Tensor],
+        has_biases: bool,
+        num_layers: int,
         dropout: float,
         train: bool,
         bidirectional: bool,
-        batch_first: bool | None = None,
-    ) -> Any:
-        """As ``torch.gru`` and its like: output, last h. Packed sequences and dropout are not implemented."""
-        if batch_first is None or isinstance(params, Tensor) or (train and dropout > 0):
+        batch_first: bool,
+    ) -> tuple[Tensor, ...]:
+        """As ``torch.lstm`` and its like: output, last h, last c. Packed sequences and dropout are not implemented."""
+        packed = not isinstance(has_biases, bool)  # then the parameters stand in its place
+        if packed or (train and dropout > 0):
             return NotImplemented
-        return _layers(step, input, (hx,), params, has_biases, num_layers, bidirectional, batch_first)
+        start = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+        return _layers(step, input, start, params, has_biases, num_layers, bidirectional, batch_first)
 
     return unrolled
 
 
-def lstm_cell(
-    input: Tensor, hx: Sequence[Tensor], w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Any = None
-) -> tuple[Tensor, ...]:
-    """One step of an LSTM, as ``torch.lstm_cell`` gives it: h and c."""
-    return _lstm_step(F.linear(input, w_ih, b_ih), tuple(hx), w_hh, b_hh, None)
-
-
-def _cell(step: Step) -> Callable[..., Tensor]:
+def _cell(step: Step) -> Callable[..., Tensor | State]:
     def stepped(
-        input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Any = None
-    ) -> Tensor:
-        """As ``torch.gru_cell`` and its like: h."""
-        return step(F.linear(input, w_ih, b_ih), (hx,), w_hh, b_hh, None)[0]
+        input: Tensor,
+        hx: Tensor | Sequence[Tensor],
+        w_ih: Tensor,
+        w_hh: Tensor,
+        b_ih: Tensor | None = None,
+        b_hh: Tensor | None = None,
+    ) -> Tensor | State:
+        """As ``torch.gru_cell`` and its like: h; as ``torch.lstm_cell``: h and c."""
+        start = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+        state = step(F.linear(input, w_ih, b_ih), start, w_hh, b_hh, None)
+        return state[0] if isinstance(hx, Tensor) else state
 
     return stepped
 
@@ -418,9 +403,11 @@ def _layers(
     return x, *(torch.stack(part) for part in zip(*last, strict=True))
 
 
+lstm = _recurrent(_lstm_step)
 gru = _recurrent(_gru_step)
 rnn_tanh = _recurrent(_tanh_step)
 rnn_relu = _recurrent(_relu_step)
+lstm_cell = _cell(_lstm_step)
 gru_cell = _cell(_gru_step)
 rnn_tanh_cell = _cell(_tanh_step)
 rnn_relu_cell = _cell(_relu_step)

@@ -5,10 +5,11 @@ A site is a call of one kind (its form), to which a weight came in one view, wit
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -146,20 +147,21 @@ def layouts(cotangents: Tensor, lead: int, constant: Tensor | None = None) -> li
 MatrixTape = OuterTape | StreamedTape | LookupTape
 
 
-class Form(Protocol):
+class Form(ABC):
     """A kind of call whose output is linear in a matrix of weights, at each of T positions."""
 
-    @property
-    def kind(self) -> str:
-        """Its name, as summaries tell it."""
+    kind: ClassVar[str]  # its name in summaries
 
     @property
     def joins_bias(self) -> bool:
         """Whether a bias of the same call can be one more column of a."""
+        return True
 
+    @abstractmethod
     def order(self, positions: Tensor) -> Tensor:
         """A tensor of the weight's shape in the canonical order of its tape, (G, O, D)."""
 
+    @abstractmethod
     def tape(self, inputs: Tensor, cotangents: Tensor, layout: Layout, rows: int, *, bias: bool) -> MatrixTape:
         """The tape of the weight, joined with its bias if asked.
 
@@ -171,26 +173,24 @@ class Form(Protocol):
             bias: whether the bias is joined.
         """
 
-    def join(self, tapes: list[Any]) -> MatrixTape:
-        """The tape of a weight that is used several times in this way."""
-
     def shift(self, cotangents: Tensor, layout: Layout, rows: int) -> Tensor:
         """Σ_t g_nkt, shape (N, K, O): the rows of U for the bias by itself."""
+        return _tokens(cotangents, layout, rows).sum(2).transpose(0, 1)
 
     def placed(self, seeds: Tensor) -> Tensor | None:
         """Cotangents (K, N, *positions, O) with their axes as the call's output has them.
 
         ``None`` where the output at a position is no linear map of one a: then the call can be no last layer.
         """
+        return seeds
 
 
 @final
 @dataclass(frozen=True)
-class Dense:
+class Dense(Form):
     """y = W a + b over the last dimension."""
 
-    kind: str = "linear"
-    joins_bias: bool = True
+    kind = "linear"
 
     def order(self, positions: Tensor) -> Tensor:
         """(O, D) → (1, O, D)."""
@@ -201,20 +201,10 @@ class Dense:
         a, g = layout.split(inputs, rows), _tokens(cotangents, layout, rows)
         return OuterTape(a.reshape(rows, g.shape[2], 1, a.shape[-1]), g.unsqueeze(3), bias)
 
-    def join(self, tapes: list[OuterTape]) -> OuterTape:
-        """Side by side along their positions."""
-        return OuterTape.join(tapes)
-
-    def shift(self, cotangents: Tensor, layout: Layout, rows: int) -> Tensor:
-        return _tokens(cotangents, layout, rows).sum(2).transpose(0, 1)
-
-    def placed(self, seeds: Tensor) -> Tensor:
-        return seeds
-
 
 @final
 @dataclass(frozen=True)
-class Convolved:
+class Convolved(Form):
     """A convolution, or a transposed one.
 
     Attributes:
@@ -222,7 +212,7 @@ class Convolved:
     """
 
     geometry: Convolution
-    kind: str = "convolution"
+    kind = "convolution"
 
     @property
     def joins_bias(self) -> bool:
@@ -240,10 +230,6 @@ class Convolved:
             return self.geometry.tape(a, g, bias=bias)
         return _regrouped(self.geometry.tape(a.flatten(0, 1), g.flatten(1, 2), bias=bias), a.shape[0], a.shape[1])
 
-    def join(self, tapes: list[StreamedTape]) -> StreamedTape:
-        """Side by side along their positions."""
-        return StreamedTape.join(tapes)
-
     def shift(self, cotangents: Tensor, layout: Layout, rows: int) -> Tensor:
         """Σ_t g_nkt over pixels, and over images where several belong to one row."""
         g = layout.split(cotangents, rows, 1)
@@ -257,7 +243,7 @@ class Convolved:
 
 @final
 @dataclass(frozen=True)
-class Lookup:
+class Lookup(Form):
     """An embedding: y = W[token].
 
     Attributes:
@@ -267,8 +253,7 @@ class Lookup:
 
     entries: int
     padding: int | None
-    kind: str = "embedding"
-    joins_bias: bool = False
+    kind = "embedding"
 
     def order(self, positions: Tensor) -> Tensor:
         """(V, O) → (1, O, V)."""
@@ -278,13 +263,6 @@ class Lookup:
         """U_nk = Σ_t g_nkt ⊗ e(token_nt); there is no bias to join."""
         tokens = layout.split(inputs, rows).reshape(rows, -1)
         return LookupTape(tokens, _tokens(cotangents, layout, rows), self.entries, self.padding)
-
-    def join(self, tapes: list[LookupTape]) -> LookupTape:
-        """Side by side along their positions."""
-        return LookupTape.join(tapes)
-
-    def shift(self, cotangents: Tensor, layout: Layout, rows: int) -> Tensor:
-        return _tokens(cotangents, layout, rows).sum(2).transpose(0, 1)
 
     def placed(self, seeds: Tensor) -> None:
         """Nowhere: a table is no linear map of the data."""

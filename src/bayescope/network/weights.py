@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, final
+from typing import Any, Literal, TypeGuard, final
 
 import numpy as np
 import torch
@@ -19,39 +19,39 @@ from bayescope.storage import stored
 
 @final
 @dataclass(frozen=True)
-class LargestMagnitude:
-    """The weights that are largest in absolute value: ``count`` of them, or that fraction of all (a float)."""
+class Largest:
+    """The weights that are largest by some measure: ``count`` of them, or that fraction of all (a float).
 
-    count: int | float
-
-    def __post_init__(self) -> None:
-        _check_count("largest_magnitude", self.count)
-
-    def mask(self, module: nn.Module) -> Tensor:
-        """True for the chosen ones among all trainable weights, in flat order."""
-        return _largest(torch.cat([p.detach().abs().flatten() for _, p in _trainable(module)]), self.count)
-
-
-@final
-@dataclass(frozen=True)
-class LargestVariance:
-    """The weights whose marginal posterior variance is largest under a diagonal curvature: a number or a fraction.
-
-    Those are what is left of a posterior when all other weights are held at their mode (Daxberger et al. 2021,
-    "Bayesian deep learning via subnetwork inference", Eq. 11). It takes a pass over the data to find them.
+    Attributes:
+        measure: "magnitude", their absolute value; or "variance", their marginal posterior variance under a diagonal
+            curvature, which takes a pass over the data to find. Those are what is left of a posterior when all other
+            weights are held at their mode (Daxberger et al. 2021, "Bayesian deep learning via subnetwork inference",
+            Eq. 11).
+        count: how many, or which fraction.
     """
 
+    measure: Literal["magnitude", "variance"]
     count: int | float
 
     def __post_init__(self) -> None:
-        _check_count("largest_variance", self.count)
+        count = self.count
+        whole = isinstance(count, int) and not isinstance(count, bool) and count > 0
+        if not whole and not (isinstance(count, float) and 0 < count <= 1):
+            raise InputError(
+                f"largest_{self.measure}: expected a positive whole number or a fraction in (0, 1], got {count!r}."
+            )
 
-    def mask(self, variances: Tensor) -> Tensor:
-        """True for the chosen ones, given the variance of every trainable weight, in flat order."""
-        return _largest(variances, self.count)
+    def mask(self, values: Tensor) -> Tensor:
+        """True at the largest values among those of every trainable weight, in flat order; ties go to the first."""
+        wanted = self.count if isinstance(self.count, int) else max(1, round(self.count * len(values)))
+        if wanted > len(values):
+            raise InputError(f"weights: expected at most {len(values)} weights to be chosen, got {wanted}.")
+        mask = torch.zeros(len(values), dtype=torch.bool, device=values.device)
+        mask[values.argsort(descending=True, stable=True)[:wanted]] = True
+        return mask.cpu()
 
 
-def largest_magnitude(k: int | float) -> LargestMagnitude:
+def largest_magnitude(k: int | float) -> Largest:
     """A choice for ``weights=``: those farthest from zero are random, all others stay fixed at their present values.
 
     Args:
@@ -60,10 +60,10 @@ def largest_magnitude(k: int | float) -> LargestMagnitude:
     Raises:
         InputError: if k is neither.
     """
-    return LargestMagnitude(k)
+    return Largest("magnitude", k)
 
 
-def largest_variance(k: int | float) -> LargestVariance:
+def largest_variance(k: int | float) -> Largest:
     """A choice for ``weights=``: those that the data determine least, by a diagonal curvature that a fit finds first.
 
     Args:
@@ -72,7 +72,12 @@ def largest_variance(k: int | float) -> LargestVariance:
     Raises:
         InputError: if k is neither.
     """
-    return LargestVariance(k)
+    return Largest("variance", k)
+
+
+def by_variance(choice: object) -> TypeGuard[Largest]:
+    """Whether a choice of weights is `largest_variance`, which needs a pass over the data."""
+    return isinstance(choice, Largest) and choice.measure == "variance"
 
 
 @stored("weights")
@@ -116,10 +121,10 @@ class Weights:
         trainable = dict(_trainable(module))
         if not trainable:
             raise InputError("model: expected a parameter with requires_grad=True, got none. Unfreeze what is random.")
-        if isinstance(choice, LargestMagnitude):
-            choice = choice.mask(module)
-        if isinstance(choice, LargestVariance):
+        if by_variance(choice):
             raise UnsupportedError("weights: largest_variance needs data to be found; pass it to a fit.")
+        if isinstance(choice, Largest):
+            choice = choice.mask(torch.cat([parameter.detach().abs().flatten() for parameter in trainable.values()]))
         if isinstance(choice, np.ndarray) and choice.dtype == np.bool_:
             choice = torch.as_tensor(choice)
         if isinstance(choice, Tensor):
@@ -225,7 +230,7 @@ class Weights:
         return torch.nonzero(self.masks[name].flatten()).squeeze(-1).to(device)
 
 
-Choice = str | Sequence[str] | Tensor | np.ndarray | Mapping[str, Any] | LargestMagnitude | LargestVariance | Weights
+Choice = str | Sequence[str] | Tensor | np.ndarray | Mapping[str, Any] | Largest | Weights
 
 
 def _check_real(chosen: Mapping[str, Tensor]) -> None:
@@ -313,19 +318,3 @@ def _masked(trainable: Mapping[str, Tensor], masks: Mapping[str, Any]) -> Weight
         raise InputError("weights: expected a mask with at least one true entry, got none.")
     shapes = tuple(trainable[name].shape for name in chosen)
     return Weights(tuple(chosen), shapes, {name: mask for name, mask in chosen.items() if not mask.all()})
-
-
-def _check_count(name: str, count: int | float) -> None:
-    whole = isinstance(count, int) and not isinstance(count, bool) and count > 0
-    if not whole and not (isinstance(count, float) and 0 < count <= 1):
-        raise InputError(f"{name}: expected a positive whole number or a fraction in (0, 1], got {count!r}.")
-
-
-def _largest(values: Tensor, count: int | float) -> Tensor:
-    """True at the largest values; ties go to the first ones."""
-    wanted = count if isinstance(count, int) else max(1, round(count * len(values)))
-    if wanted > len(values):
-        raise InputError(f"weights: expected at most {len(values)} weights to be chosen, got {wanted}.")
-    mask = torch.zeros(len(values), dtype=torch.bool, device=values.device)
-    mask[values.argsort(descending=True, stable=True)[:wanted]] = True
-    return mask.cpu()

@@ -22,7 +22,7 @@ from bayescope.network.forward import reading
 from bayescope.network.inputs import call
 from bayescope.network.model import NetworkModel
 from bayescope.network.trace import trace
-from bayescope.network.weights import LargestVariance, Weights
+from bayescope.network.weights import Weights, by_variance
 from bayescope.network.wrappers import unwrapped
 from bayescope.priors import Prior
 from bayescope.processes import present
@@ -201,7 +201,7 @@ def chosen_weights(module: nn.Module, choice: Any, inputs: Any) -> Weights:
     Raises:
         UnsupportedError: for those of the largest variance, which nobody knows before the training.
     """
-    if isinstance(choice, LargestVariance):
+    if by_variance(choice):
         raise UnsupportedError(
             "weights: expected a choice that can be made before the training, got largest_variance, whose variances "
             "are those at trained weights. Train with weights='all' first, then choose in laplace(trained, ...)."
