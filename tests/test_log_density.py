@@ -6,13 +6,10 @@ import torch
 from bayescope.errors import InputError, InputTypeError
 from bayescope.log_density import (
     CallableDensity,
-    DifferenceDensity,
     LogDensity,
-    TransformedDensity,
     curvature_scale,
     finite_difference_hessian,
 )
-from bayescope.transforms import resolve
 from tests.reference import central_gradient
 
 MATRIX = torch.tensor([[2.0, 0.6, 0.1], [0.6, 1.0, -0.3], [0.1, -0.3, 4.0]], dtype=torch.float64)
@@ -108,31 +105,9 @@ class TestRefusals:
             CallableDensity(broken, 3).log_prob(points(2))
 
 
-class TestTransformed:
-    transform = resolve(["positive", "ordered", "ordered"], 3)
-
-    @staticmethod
-    def quartic(x):
-        return -0.1 * x.pow(4).sum() + x[0] * x[2] - 0.5 * (x @ MATRIX @ x)
-
-    def test_is_the_pullback_with_its_jacobian(self):
-        """Against autograd of log p(x(u)) + log∣∂x/∂u∣ as one function, for a target that gives only g and H."""
-
-        def pulled_back(u):
-            return self.quartic(self.transform.forward(u)) + self.transform.log_jacobian(u)
-
-        density = TransformedDensity(CallableDensity(self.quartic, 3), self.transform)
-        for u in points(3) - 1.0:
-            value, gradient = density.value_and_gradient(u)
-            torch.testing.assert_close(value, pulled_back(u))
-            torch.testing.assert_close(density.log_prob(u), pulled_back(u))
-            torch.testing.assert_close(gradient, torch.autograd.functional.jacobian(pulled_back, u))
-            torch.testing.assert_close(density.hessian(u), hessian_by_autograd(pulled_back, u))
-
-
 class TestDifferences:
     def test_derivatives_from_values_alone(self):
-        density = DifferenceDensity(lambda x: float(smooth(x)), 3)
+        density = CallableDensity(lambda x: float(smooth(x)), 3, differences=True)
         for theta in points(3):
             _, gradient = density.value_and_gradient(theta)
             exact = hessian_by_autograd(smooth, theta)

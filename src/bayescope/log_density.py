@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, final, runtime_checkable
 
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import InputError, InputTypeError
-from bayescope.transforms import Transform
 
 # Points that are evaluated in one vectorised call: enough to hide Python's overhead, few enough for large data.
 _CHUNK = 256
@@ -48,18 +47,25 @@ class LogDensity(Protocol):
 @final
 @dataclass(frozen=True)
 class CallableDensity:
-    """A function from a float64 tensor of shape (P,) to a scalar tensor, differentiated by autograd.
+    """A function from a float64 tensor of shape (P,) to a scalar tensor, as a `LogDensity`.
 
     Several points are evaluated at once by ``torch.func.vmap``, and one after the other where the function branches on
     values or leaves torch.
 
+    Differences are for functions that autograd cannot differentiate. One Richardson step makes their truncation errors
+    O(h⁴); with steps on the scale of the density the gradient is right to about 1e-12 and the Hessian to 1e-10, times
+    ∣log p̃∣, in units of that scale.
+
     Attributes:
         function: log p̃.
         dim: P.
+        differences: whether derivatives come from central differences of the function's values instead of from
+            autograd. The function may then return any number.
     """
 
-    function: Callable[[Tensor], Tensor]
+    function: Callable[[Tensor], Any]
     dim: int
+    differences: bool = False
     _vectorises: list[bool] = field(default_factory=lambda: [True], init=False, repr=False, compare=False)
 
     def log_prob(self, theta: Tensor) -> Tensor:
@@ -72,11 +78,19 @@ class CallableDensity:
         return _over_points(self._value, theta, self._vectorises)
 
     def value_and_gradient(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """log p̃(θ) and its gradient by reverse-mode differentiation, for θ of shape (P,).
+        """log p̃(θ) and its gradient, for θ of shape (P,).
+
+        The gradient by differences is (4 D(h) − D(2h))/3, with D(h) = (f(θ + h) − f(θ − h))/2h in each coordinate.
 
         Raises:
             InputError: if the value does not depend on θ through torch operations.
         """
+        if self.differences:
+            scale = curvature_scale(self.log_prob, theta)
+            steps = _GRADIENT_STEP * torch.diag(scale)
+            near, far = (self.log_prob(torch.stack([theta + k * steps, theta - k * steps])) for k in (1, 2))
+            gradient = (8.0 * (near[0] - near[1]) - (far[0] - far[1])) / (12.0 * _GRADIENT_STEP * scale)
+            return self.log_prob(theta), gradient
         with torch.enable_grad():
             point = theta.detach().requires_grad_()
             value = self._differentiable(point)
@@ -84,14 +98,17 @@ class CallableDensity:
         return value.detach(), gradient
 
     def hessian(self, theta: Tensor) -> Tensor:
-        """∂² log p̃(θ)/∂θ² by differentiating the gradient, shape (P, P), for θ of shape (P,)."""
+        """∂² log p̃(θ)/∂θ², shape (P, P), for θ of shape (P,)."""
+        if self.differences:
+            return finite_difference_hessian(self.log_prob, theta, curvature_scale(self.log_prob, theta))
         with torch.enable_grad():
             point = theta.detach().requires_grad_()
             (gradient,) = torch.autograd.grad(self._differentiable(point), point, create_graph=True)
             return _jacobian_of(gradient, point)
 
     def _value(self, theta: Tensor) -> Tensor:
-        return _scalar(self.function(theta))
+        value = self.function(theta)
+        return _scalar(torch.as_tensor(value, dtype=torch.float64) if self.differences else value)
 
     def _differentiable(self, point: Tensor) -> Tensor:
         value = self._value(point)
@@ -102,95 +119,6 @@ class CallableDensity:
                 "has none). Write it in torch, or use metropolis, or laplace with hessian='finite_difference'."
             )
         return value
-
-
-@final
-@dataclass(frozen=True)
-class DifferenceDensity:
-    """A function from a float64 tensor of shape (P,) to a number, differentiated by central differences of its values.
-
-    For functions that autograd cannot differentiate. One Richardson step makes the truncation errors O(h⁴); with steps
-    on the scale of the density the gradient is right to about 1e-12 and the Hessian to 1e-10, times ∣log p̃∣, in units
-    of that scale.
-
-    Attributes:
-        function: log p̃.
-        dim: P.
-    """
-
-    function: Callable[[Tensor], Any]
-    dim: int
-    _vectorises: list[bool] = field(default_factory=lambda: [True], init=False, repr=False, compare=False)
-
-    def log_prob(self, theta: Tensor) -> Tensor:
-        """log p̃(θ), shape (...) for θ of shape (..., P)."""
-        return _over_points(self._value, theta, self._vectorises)
-
-    def value_and_gradient(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """log p̃(θ) and its gradient (4 D(h) − D(2h))/3, with D(h) = (f(θ + h) − f(θ − h))/2h per coordinate."""
-        scale = self._scale(theta)
-        steps = _GRADIENT_STEP * torch.diag(scale)
-        near, far = (self.log_prob(torch.stack([theta + k * steps, theta - k * steps])) for k in (1, 2))
-        gradient = (8.0 * (near[0] - near[1]) - (far[0] - far[1])) / (12.0 * _GRADIENT_STEP * scale)
-        return self.log_prob(theta), gradient
-
-    def hessian(self, theta: Tensor) -> Tensor:
-        """∂² log p̃(θ)/∂θ² by `finite_difference_hessian`, shape (P, P), for θ of shape (P,)."""
-        return finite_difference_hessian(self.log_prob, theta, self._scale(theta))
-
-    def _value(self, theta: Tensor) -> Tensor:
-        return _scalar(torch.as_tensor(self.function(theta), dtype=torch.float64))
-
-    def _scale(self, theta: Tensor) -> Tensor:
-        return curvature_scale(self.log_prob, theta)
-
-
-@final
-@dataclass(frozen=True)
-class TransformedDensity:
-    """log p̃ in unconstrained coordinates u: log p̃(x(u)) + log∣∂x/∂u∣.
-
-    The gradient and Hessian take those of log p̃ as they are, by the chain rule: with g and H those of log p̃ at x,
-    they are Jᵀg + ∂ log∣J∣ and JᵀHJ + Σ_i g_i ∂²x_i + ∂² log∣J∣.
-
-    Attributes:
-        density: log p̃ in the user's coordinates x.
-        transform: x = forward(u).
-    """
-
-    density: LogDensity
-    transform: Transform
-
-    @property
-    def dim(self) -> int:
-        """P, the number of coordinates."""
-        return self.density.dim
-
-    def log_prob(self, theta: Tensor) -> Tensor:
-        """log p̃(x(u)) + log∣∂x/∂u∣, shape (...) for u of shape (..., P)."""
-        return self.density.log_prob(self.transform.forward(theta)) + self.transform.log_jacobian(theta)
-
-    def value_and_gradient(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """The value and gradient at u of shape (P,)."""
-        with torch.enable_grad():
-            u = theta.detach().requires_grad_()
-            x = self.transform.forward(u)
-            value, g = self.density.value_and_gradient(x.detach())
-            log_jacobian = self.transform.log_jacobian(u)
-            (gradient,) = torch.autograd.grad((x * g).sum() + log_jacobian, u)
-        return value + log_jacobian.detach(), gradient
-
-    def hessian(self, theta: Tensor) -> Tensor:
-        """The Hessian at u of shape (P,), shape (P, P)."""
-        with torch.enable_grad():
-            u = theta.detach().requires_grad_()
-            x = self.transform.forward(u)
-            _, g = self.density.value_and_gradient(x.detach())
-            jacobian = _jacobian_of(x, u, retain=True)
-            surrogate = (x * g).sum() + self.transform.log_jacobian(u)
-            (gradient,) = torch.autograd.grad(surrogate, u, create_graph=True)
-            curvature = _jacobian_of(gradient, u)
-        return jacobian.mT @ self.density.hessian(x.detach()) @ jacobian + curvature
 
 
 def finite_difference_hessian(log_prob: Callable[[Tensor], Tensor], theta: Tensor, scale: Tensor) -> Tensor:
@@ -278,22 +206,15 @@ def _scalar(value: Any) -> Tensor:
     return value
 
 
-def _jacobian_of(output: Tensor, point: Tensor, *, retain: bool = False) -> Tensor:
+def _jacobian_of(output: Tensor, point: Tensor) -> Tensor:
     """∂output/∂point, shape (K, P) for an output of shape (K,), a block of rows at a time."""
     if not output.requires_grad:  # the output is constant in the point
         return output.new_zeros(output.shape[0], point.shape[0])
-    return torch.cat(list(_jacobian_blocks(output, point, retain)))
-
-
-def _jacobian_blocks(output: Tensor, point: Tensor, retain: bool) -> Iterator[Tensor]:
-    directions = torch.eye(output.shape[0], dtype=output.dtype).split(_HESSIAN_ROWS)
-    for number, block in enumerate(directions):
-        (rows,) = torch.autograd.grad(
-            output,
-            point,
-            block,
-            retain_graph=retain or number + 1 < len(directions),
-            is_grads_batched=True,
-            materialize_grads=True,
-        )
-        yield rows
+    blocks = torch.eye(output.shape[0], dtype=output.dtype).split(_HESSIAN_ROWS)
+    rows = [
+        torch.autograd.grad(
+            output, point, block, retain_graph=place + 1 < len(blocks), is_grads_batched=True, materialize_grads=True
+        )[0]
+        for place, block in enumerate(blocks)
+    ]
+    return torch.cat(rows)

@@ -4,19 +4,14 @@ import pytest
 import torch
 from torch import nn
 
+from bayescope.density import diagnosed
 from bayescope.errors import ConvergenceWarning, DivergenceWarning
 from bayescope.likelihoods import resolve
 from bayescope.models import LinearModel
 from bayescope.network.model import NetworkModel
 from bayescope.network.weights import Weights
-from bayescope.sampling import (
-    DIAGNOSED_ROWS,
-    PredictionDiagnosis,
-    diagnosed,
-    diagnosed_rows,
-    prediction_diagnosis,
-    warn_of_predictions,
-)
+from bayescope.posterior import Record
+from bayescope.sampling import DIAGNOSED_ROWS, diagnosed_rows, prediction_diagnosis
 from tests.density.test_convergence import autoregression, by_arviz
 from tests.network.networks import built, numbers
 from tests.sampling.networks import Pixels
@@ -35,8 +30,10 @@ def chains(function, spread=0.1):
 
 
 def quietly(draws, function, **options):
+    likelihood = resolve("bernoulli")
+    found = prediction_diagnosis(function, draws, X, likelihood)
     return diagnosed(
-        draws, method="nuts", function=function, likelihood=resolve("bernoulli"), inputs=X, advice="Wait.", **options
+        draws, Record("nuts"), model=function, likelihood=likelihood, predictions=found, advice="Wait.", **options
     )
 
 
@@ -77,14 +74,14 @@ def test_limits_are_the_callers():
     draws = chains(function)[:, :60]
     with pytest.warns(ConvergenceWarning, match="limit 400"):
         q = quietly(draws, function)
-    found = PredictionDiagnosis(q.prediction_r_hat, q.prediction_effective_draws)
-    warn_of_predictions("nuts", found, "Wait.", r_hat_limit=1.2, effective_limit=20)
+    quietly(draws, function, limits=(1.2, 20))
+    assert q.prediction_effective_draws.min() < 400
 
 
 def test_divergences():
     function, _ = two_hidden_units()
     with pytest.warns(DivergenceWarning, match="3 of 600"):
-        quietly(chains(function), function, divergences=3)
+        quietly(chains(function), function, statistics={"diverging": torch.arange(600).reshape(2, 300) < 3})
 
 
 def test_a_prediction_that_is_certain_is_settled():

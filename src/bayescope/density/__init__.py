@@ -1,5 +1,7 @@
 """Inference on any log density: the same posterior types come back as for models."""
 
+from bayescope.density.diagnosis import FEWEST_DRAWS as FEWEST_DRAWS
+from bayescope.density.diagnosis import Mixing as Mixing
 from bayescope.density.diagnosis import convergence as convergence
 from bayescope.density.diagnosis import diagnosed as diagnosed
 from bayescope.density.divergence import kl

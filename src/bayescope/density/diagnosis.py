@@ -1,9 +1,11 @@
-"""What a sampler's draws have to say for themselves: R-hat, effective sample sizes, divergences."""
+"""What a sampler's draws say about themselves: R-hat, effective sample sizes, divergences."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,90 +22,100 @@ R_HAT_LIMIT = 1.01
 EFFECTIVE_DRAWS_LIMIT = 400
 
 
+class Mixing(NamedTuple):
+    """How well chains agree on some quantities.
+
+    Attributes:
+        r_hat: the rank-normalised split R-hat of each.
+        effective_draws: the bulk effective sample size of each.
+    """
+
+    r_hat: Tensor
+    effective_draws: Tensor
+
+
 def diagnosed(
     draws: Tensor,
+    record: Record,
     *,
-    method: str,
     transform: Transform | None = None,
     statistics: Mapping[str, Tensor] | None = None,
-    notes: Mapping[str, str] | None = None,
+    thin: int = 1,
     model: Model | None = None,
     likelihood: Likelihood | None = None,
+    coordinates: bool = True,
+    predictions: Mixing | None = None,
+    advice: str = "Raise tune and draws, or reparametrise.",
+    limits: tuple[float, float | None] = (R_HAT_LIMIT, EFFECTIVE_DRAWS_LIMIT),
 ) -> DrawsPosterior:
-    """The posterior of a sampler's draws, with its diagnostics; it warns where they are bad.
+    """Return the posterior of a sampler's draws, with its diagnostics; it warns where they are bad.
 
     R-hat is the rank-normalised split R-hat, the effective draws are those of the bulk (Vehtari et al. 2021).
 
     Args:
         draws: in unconstrained coordinates, shape (chains, draws, P).
-        method: the sampler's name.
+        record: has the sampler's name, and its notes, which follow those of the diagnosis.
         transform: to the user's coordinates.
-        statistics: what the sampler reports of each draw, shape (chains, draws), such as "diverging".
-        notes: lines for the summary.
+        statistics: what the sampler reports of each transition, shape (chains, thin · draws), such as "diverging".
+        thin: how many transitions lie from one draw to the next.
         model: f(x, θ), for predictions.
         likelihood: p(y∣f).
+        coordinates: whether R-hat of θ is found.
+        predictions: how well the chains agree on predictions, shape (N, K), which are then judged in place of θ.
+        advice: what to do about chains that have not mixed, as a sentence.
+        limits: above this R-hat, or below as many effective draws, it warns; ``None`` for any number of them.
 
     Raises:
-        InputError: if there are fewer than four draws a chain.
+        InputError: if there are fewer than four draws a chain, and R-hat of θ is to be found.
 
     Warns:
-        ConvergenceWarning: if a coordinate has a larger R-hat or fewer effective draws than the limits.
+        ConvergenceWarning: beyond the limits.
         DivergenceWarning: if transitions diverged.
     """
     theta = draws if transform is None else transform.forward(draws)
-    r_hat, effective = convergence(theta)
     known = dict(statistics or {})
-    divergences = int(known["diverging"].sum()) if known else 0
-    warn_of_divergences(method, divergences, theta.shape[0] * theta.shape[1])
-    _warn_of_mixing(method, r_hat, effective)
-    lines = {**diagnosis_notes(theta, r_hat, effective), **(notes or {})}
+    found = Mixing(*convergence(theta)) if coordinates else None
+    divergences = int(known["diverging"].sum()) if "diverging" in known else 0
+    if divergences:
+        warn_once(
+            f"{record.method}: {divergences} of {known['diverging'].numel()} transitions diverged, so that the draws "
+            "may miss regions of high curvature. Reparametrise (for a hierarchy, non-centred), or raise target_accept.",
+            DivergenceWarning,
+        )
+    notes = {"draws": f"{theta.shape[0]} chains of {theta.shape[1]}"}
+    judged = found if predictions is None else predictions
+    if judged is not None:
+        _warn_of_mixing(record.method, judged, advice, limits)
+        where = " of predictions" if predictions is not None else ""
+        notes[f"largest R-hat{where}"] = f"{float(judged.r_hat.max()):.4f}"
+        notes[f"fewest effective draws{where}"] = f"{float(judged.effective_draws.min()):.0f}"
     return DrawsPosterior(
         draws=theta,
-        record=Record(method=method, notes=lines),
+        record=replace(record, notes={**notes, **record.notes}),
         function=model,
         likelihood=likelihood,
-        r_hat=r_hat,
-        effective_draws=effective,
+        r_hat=None if found is None else found.r_hat,
+        effective_draws=None if found is None else found.effective_draws,
         divergences=divergences,
-        statistics=known,
+        prediction_r_hat=None if predictions is None else predictions.r_hat,
+        prediction_effective_draws=None if predictions is None else predictions.effective_draws,
+        statistics={name: each[:, thin - 1 :: thin] for name, each in known.items()},
     )
 
 
-def diagnosis_notes(draws: Tensor, r_hat: Tensor, effective: Tensor, of: str = "") -> dict[str, str]:
-    """Lines for the summary: how many draws, and the worst of their diagnosis.
-
-    Args:
-        draws: shape (chains, draws, P).
-        r_hat: of whatever is judged.
-        effective: the effective draws of the same.
-        of: what is judged, such as "predictions", where it is not the coordinates.
-    """
-    where = f" of {of}" if of else ""
-    return {
-        "draws": f"{draws.shape[0]} chains of {draws.shape[1]}",
-        f"largest R-hat{where}": f"{float(r_hat.max()):.4f}",
-        f"fewest effective draws{where}": f"{float(effective.min()):.0f}",
-    }
-
-
-def warn_of_divergences(method: str, divergences: int, total: int) -> None:
-    """Warns where some of the transitions diverged."""
-    if divergences:
-        warn_once(
-            f"{method}: {divergences} of {total} transitions diverged, so that the draws may miss regions of high "
-            "curvature. Reparametrise (for a hierarchy, non-centred), or raise target_accept.",
-            DivergenceWarning,
-        )
-
-
-def _warn_of_mixing(method: str, r_hat: Tensor, effective: Tensor) -> None:
-    bad_r_hat, bad_effective = ~(r_hat <= R_HAT_LIMIT), ~(effective >= EFFECTIVE_DRAWS_LIMIT)
-    if bad_r_hat.any() or bad_effective.any():
+def _warn_of_mixing(method: str, mixing: Mixing, advice: str, limits: tuple[float, float | None]) -> None:
+    r_hat, effective = (each.reshape(len(each), -1) for each in mixing)
+    most, least = limits
+    bad_r_hat, bad_effective = ~(r_hat <= most), ~(effective >= (least or 0.0))
+    bad = (bad_r_hat | bad_effective).any(-1)
+    if bad.any():
         worst = int(r_hat.argmax() if bad_r_hat.any() else effective.argmin())
+        kind = "coordinate" if mixing.r_hat.ndim == 1 else "prediction"
+        enough = "" if least is None else f" (limit {least:g})"
         warn_once(
-            f"{method}: the chains have not mixed well: coordinate {worst} has R-hat {float(r_hat[worst]):.3f} "
-            f"(limit {R_HAT_LIMIT}) and {float(effective[worst]):.0f} effective draws (limit {EFFECTIVE_DRAWS_LIMIT}). "
-            "Raise tune and draws, or reparametrise.",
+            f"{method}: the chains have not mixed well: {int(bad.sum())} of {len(bad)} {kind}s are not settled; {kind} "
+            f"{worst // r_hat.shape[1]} has R-hat {float(r_hat.flatten()[worst]):.3f} (limit {most:g}) and "
+            f"{float(effective.flatten()[worst]):.0f} effective draws{enough}. {advice}",
             ConvergenceWarning,
         )
 
@@ -201,8 +213,8 @@ def _effective(chains: Tensor) -> Tensor:
     positive = (pairs[:last] > 0).int().cumprod(0)
     end = positive.sum(0)[None]
     summed = (pairs.cummin(0).values[:last] * positive).sum(0)
-    even = rho[::2].gather(0, end)[0]
-    leftover = torch.where((even > 0) | (pairs.gather(0, end)[0] >= 0), even, 0.0)
+    even = torch.take_along_dim(rho[::2], end, 0)[0]
+    leftover = torch.where((even > 0) | (torch.take_along_dim(pairs, end, 0)[0] >= 0), even, 0.0)
     size = count * n
     tau = (2.0 * summed - 1.0 + leftover).clamp(min=1.0 / math.log10(size))
     return torch.where(total > 0, size / tau, torch.nan)

@@ -14,7 +14,7 @@ from bayescope.density.nuts import chain_starts
 from bayescope.density.problem import pose, starting_points
 from bayescope.errors import InputError
 from bayescope.log_density import LogDensity
-from bayescope.posterior import DrawsPosterior
+from bayescope.posterior import DrawsPosterior, Record
 
 
 def metropolis(
@@ -64,7 +64,7 @@ def metropolis(
         generator=checks.generator(generator),
     )
     notes = {"acceptance rate": f"{acceptance:.3f}"}
-    return diagnosed(sampled, method="metropolis", transform=problem.transform, notes=notes)
+    return diagnosed(sampled, Record("metropolis", notes=notes), transform=problem.transform)
 
 
 # Acceptance rates at which a Gaussian walk on a Gaussian target moves fastest: in one dimension, and in many

@@ -24,7 +24,7 @@ from bayescope.density.diagnosis import diagnosed
 from bayescope.density.problem import pose, starting_points
 from bayescope.errors import ConvergenceError, InputError
 from bayescope.log_density import LogDensity, curvature_scale
-from bayescope.posterior import DrawsPosterior
+from bayescope.posterior import DrawsPosterior, Record
 from bayescope.process_state import one_thread
 from bayescope.progress import progress_bar
 
@@ -82,7 +82,7 @@ def nuts(
         generator=checks.generator(generator),
         progress=progress,
     )
-    return diagnosed(sampled, method="nuts", transform=problem.transform, statistics=statistics)
+    return diagnosed(sampled, Record("nuts"), transform=problem.transform, statistics=statistics)
 
 
 # What nutpie reports of each draw, and what ArviZ calls it.

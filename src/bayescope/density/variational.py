@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -109,16 +109,15 @@ def _family(name: str, pilot: Pilot, rank: int | None) -> DensityFamily:
     checks.choice("family", name, FAMILIES)
     if rank is not None and name != "low_rank":
         raise InputError(f"rank: expected none for family={name!r}, got {rank}. It belongs to family='low_rank'.")
+    if name == "full":
+        return FullFamily(pilot)
+    if name == "mean_field":
+        return LowRankFamily(pilot, 0)
     dim = pilot.location.shape[0]
     columns = min(_DEFAULT_RANK, dim) if rank is None else checks.count("rank", rank)
     if columns > dim:
         raise InputError(f"rank: expected at most the {dim} coordinates, got {columns}.")
-    families: dict[str, Callable[[], DensityFamily]] = {
-        "full": lambda: FullFamily(pilot),
-        "mean_field": lambda: MeanFieldFamily(pilot),
-        "low_rank": lambda: LowRankFamily(pilot, columns),
-    }
-    return families[name]()
+    return LowRankFamily(pilot, columns)
 
 
 def _pilot(density: LogDensity, origin: Tensor) -> Pilot:
@@ -165,7 +164,7 @@ class _FixedBound:
             for _ in range(_HALVINGS):
                 if torch.isfinite(self.value(phi)):
                     return phi
-                phi = self.family.widened(phi, 0.5)
+                phi = self.family.narrowed(phi)
         raise InputError("start: expected a finite log density around it, got none. Start inside the support.")
 
     def maximise(self, phi: Tensor) -> tuple[Tensor, float]:
@@ -260,7 +259,6 @@ def _expectations(problem: Problem, q: DensityFamily, phi: Tensor, rule: NormalR
     return torch.stack([rule.mean(density), rule.mean(problem.transform.log_jacobian(u))])
 
 
-_LOG_2PI = math.log(2.0 * math.pi)
 # Directions in which the pilot has no extra variance start with this factor: zero factors have a zero gradient.
 _SMALL_FACTOR = 0.1
 
@@ -281,160 +279,120 @@ class Pilot:
     conditional_sd: Tensor
 
 
-class DensityFamily(Protocol):
-    """Gaussians u = location + root z, z ~ N(0, I), indexed by a flat vector φ."""
+@dataclass(frozen=True)
+class DensityFamily(ABC):
+    """Gaussians u = m₀ + R a + B z with z ~ N(0, I), indexed by φ = (a, ρ, W): B scales with exp(ρ) and W.
+
+    The mean moves in the units of the pilot N(m₀, R Rᵀ), however correlated these are.
+    """
+
+    pilot: Pilot
+    rank: int = 0
+
+    @property
+    def dim(self) -> int:
+        """P, the number of coordinates."""
+        return self.pilot.location.shape[0]
 
     @property
     def noise_dim(self) -> int:
         """The number of standard normal draws for one u."""
+        return self.dim + self.rank
 
+    @abstractmethod
     def initial(self) -> Tensor:
         """The φ to start from."""
 
-    def place(self, phi: Tensor, z: Tensor) -> Tensor:
-        """u for noise z, shape (S, P) for z of shape (S, noise_dim)."""
+    @abstractmethod
+    def scattered(self, phi: Tensor, z: Tensor) -> Tensor:
+        """B z, shape (S, P) for z of shape (S, noise_dim)."""
 
-    def entropy(self, phi: Tensor) -> Tensor:
-        """−E log q, a scalar."""
+    @abstractmethod
+    def half_logdet(self, phi: Tensor) -> Tensor:
+        """Half the log determinant of the covariance, ½ log∣B Bᵀ∣."""
 
-    def location(self, phi: Tensor) -> Tensor:
-        """The mean E u under these parameters, shape (P,)."""
-
+    @abstractmethod
     def precision(self, phi: Tensor) -> Precision:
         """The inverse of the covariance of u."""
 
-    def widened(self, phi: Tensor, factor: float) -> Tensor:
-        """The φ of the same Gaussian with all its sds multiplied."""
+    def location(self, phi: Tensor) -> Tensor:
+        """The mean E u under these parameters, shape (P,)."""
+        return self.pilot.location + self.pilot.root @ phi[: self.dim]
+
+    def place(self, phi: Tensor, z: Tensor) -> Tensor:
+        """u for noise z, shape (S, P) for z of shape (S, noise_dim)."""
+        return self.location(phi) + self.scattered(phi, z)
+
+    def entropy(self, phi: Tensor) -> Tensor:
+        """−E log q = (P/2)(1 + log 2π) + ½ log∣B Bᵀ∣."""
+        return 0.5 * self.dim * (1.0 + math.log(2.0 * math.pi)) + self.half_logdet(phi)
+
+    def narrowed(self, phi: Tensor) -> Tensor:
+        """The φ of the same Gaussian with all its sds halved."""
+        dim = self.dim
+        return torch.cat([phi[:dim], phi[dim : 2 * dim] - math.log(2.0), 0.5 * phi[2 * dim :]])
 
 
 @final
-@dataclass(frozen=True)
-class FullFamily:
-    """u = m₀ + R (a + T z) with T lower triangular and a positive diagonal; φ = (a, log diag T, T below it)."""
-
-    pilot: Pilot
-
-    @property
-    def noise_dim(self) -> int:
-        return self.pilot.location.shape[0]
+class FullFamily(DensityFamily):
+    """B = R T, with T lower triangular and diag T = exp(ρ); W is what is below the diagonal."""
 
     def initial(self) -> Tensor:
-        dim = self.noise_dim
-        return torch.zeros(2 * dim + dim * (dim - 1) // 2, dtype=torch.float64)
+        return torch.zeros(2 * self.dim + self.dim * (self.dim - 1) // 2, dtype=torch.float64)
 
-    def place(self, phi: Tensor, z: Tensor) -> Tensor:
-        return self.location(phi) + z @ self._triangle(phi).mT @ self.pilot.root.mT
+    def scattered(self, phi: Tensor, z: Tensor) -> Tensor:
+        return z @ self._triangle(phi).mT @ self.pilot.root.mT
 
-    def entropy(self, phi: Tensor) -> Tensor:
-        """(P/2)(1 + log 2π) + log∣R∣ + Σ log T_ii."""
-        dim = self.noise_dim
-        root = torch.linalg.slogdet(self.pilot.root).logabsdet
-        return 0.5 * dim * (1.0 + _LOG_2PI) + root + phi[dim : 2 * dim].sum()
-
-    def location(self, phi: Tensor) -> Tensor:
-        return self.pilot.location + self.pilot.root @ phi[: self.noise_dim]
+    def half_logdet(self, phi: Tensor) -> Tensor:
+        """log∣R∣ + Σ log T_ii."""
+        return torch.linalg.slogdet(self.pilot.root).logabsdet + phi[self.dim : 2 * self.dim].sum()
 
     def precision(self, phi: Tensor) -> DensePrecision:
-        """From the covariance R T Tᵀ Rᵀ."""
         root = self.pilot.root @ self._triangle(phi)
         return DensePrecision.from_covariance(root @ root.mT)
 
-    def widened(self, phi: Tensor, factor: float) -> Tensor:
-        dim = self.noise_dim
-        return torch.cat([phi[:dim], phi[dim : 2 * dim] + math.log(factor), phi[2 * dim :] * factor])
-
     def _triangle(self, phi: Tensor) -> Tensor:
-        dim = self.noise_dim
+        dim = self.dim
         rows, columns = torch.tril_indices(dim, dim, offset=-1)
         below = phi.new_zeros(dim, dim).index_put((rows, columns), phi[2 * dim :])
         return below + torch.diag(phi[dim : 2 * dim].exp())
 
 
 @final
-@dataclass(frozen=True)
-class MeanFieldFamily:
-    """u = m₀ + R a + s ∘ exp(ρ) ∘ z; φ = (a, ρ). The mean moves in the pilot's units, however correlated they are."""
-
-    pilot: Pilot
-
-    @property
-    def noise_dim(self) -> int:
-        return self.pilot.location.shape[0]
+class LowRankFamily(DensityFamily):
+    """B = s ∘ [diag(exp ρ), W], with s the pilot's conditional sds and W (P, rank), row-major; rank 0 is mean field."""
 
     def initial(self) -> Tensor:
-        return torch.zeros(2 * self.noise_dim, dtype=torch.float64)
-
-    def place(self, phi: Tensor, z: Tensor) -> Tensor:
-        return self.location(phi) + z * self._sd(phi)
-
-    def entropy(self, phi: Tensor) -> Tensor:
-        """(P/2)(1 + log 2π) + Σ log sd_i."""
-        return 0.5 * self.noise_dim * (1.0 + _LOG_2PI) + self._sd(phi).log().sum()
-
-    def location(self, phi: Tensor) -> Tensor:
-        return self.pilot.location + self.pilot.root @ phi[: self.noise_dim]
-
-    def precision(self, phi: Tensor) -> DiagonalPrecision:
-        return DiagonalPrecision(self._sd(phi).square().reciprocal())
-
-    def widened(self, phi: Tensor, factor: float) -> Tensor:
-        return torch.cat([phi[: self.noise_dim], phi[self.noise_dim :] + math.log(factor)])
-
-    def _sd(self, phi: Tensor) -> Tensor:
-        return self.pilot.conditional_sd * phi[self.noise_dim :].exp()
-
-
-@final
-@dataclass(frozen=True)
-class LowRankFamily:
-    """u = m₀ + R a + s ∘ (exp(ρ) ∘ z₁ + W z₂), covariance s(diag(exp 2ρ) + W Wᵀ)s; φ = (a, ρ, W row-major)."""
-
-    pilot: Pilot
-    rank: int
-
-    @property
-    def noise_dim(self) -> int:
-        return self.pilot.location.shape[0] + self.rank
-
-    def initial(self) -> Tensor:
-        """The pilot's largest directions in units of the conditional sds, beside those sds."""
-        dim = self.pilot.location.shape[0]
+        """The conditional sds, with the pilot's largest directions in units of them."""
+        start = torch.zeros(2 * self.dim, dtype=torch.float64)
+        if not self.rank:
+            return start
         scaled = self.pilot.root / self.pilot.conditional_sd[:, None]
         values, vectors = torch.linalg.eigh(scaled @ scaled.mT)
         # What the diagonal leaves over; a direction with nothing left starts with a small factor.
         factors = (values[-self.rank :] - 1.0).clamp_min(_SMALL_FACTOR**2).sqrt()
-        return torch.cat([torch.zeros(2 * dim, dtype=torch.float64), (vectors[:, -self.rank :] * factors).reshape(-1)])
+        return torch.cat([start, (vectors[:, -self.rank :] * factors).reshape(-1)])
 
-    def place(self, phi: Tensor, z: Tensor) -> Tensor:
+    def scattered(self, phi: Tensor, z: Tensor) -> Tensor:
         diagonal, factors = self._split(phi)
-        dim = diagonal.shape[0]
-        return self.location(phi) + self.pilot.conditional_sd * (z[:, :dim] * diagonal + z[:, dim:] @ factors.mT)
+        return self.pilot.conditional_sd * (z[:, : self.dim] * diagonal + z[:, self.dim :] @ factors.mT)
 
-    def entropy(self, phi: Tensor) -> Tensor:
+    def half_logdet(self, phi: Tensor) -> Tensor:
         """With log∣D² + W Wᵀ∣ = 2 Σ log D_i + log∣I + Wᵀ D⁻² W∣."""
         diagonal, factors = self._split(phi)
         inner = torch.eye(self.rank, dtype=torch.float64) + (factors / diagonal[:, None].square()).mT @ factors
-        half_logdet = (diagonal * self.pilot.conditional_sd).log().sum() + 0.5 * torch.logdet(inner)
-        return 0.5 * diagonal.shape[0] * (1.0 + _LOG_2PI) + half_logdet
+        return (diagonal * self.pilot.conditional_sd).log().sum() + 0.5 * torch.logdet(inner)
 
-    def location(self, phi: Tensor) -> Tensor:
-        return self.pilot.location + self.pilot.root @ phi[: self.pilot.location.shape[0]]
-
-    def precision(self, phi: Tensor) -> DensePrecision:
-        """From the covariance, as a dense matrix."""
+    def precision(self, phi: Tensor) -> Precision:
         diagonal, factors = self._split(phi)
         sd = self.pilot.conditional_sd
+        if not self.rank:
+            return DiagonalPrecision((sd * diagonal).square().reciprocal())
         covariance = sd[:, None] * (torch.diag(diagonal.square()) + factors @ factors.mT) * sd
         return DensePrecision.from_covariance(covariance)
 
-    def widened(self, phi: Tensor, factor: float) -> Tensor:
-        """D and W times the factor."""
-        dim = self.pilot.location.shape[0]
-        return torch.cat([phi[:dim], phi[dim : 2 * dim] + math.log(factor), phi[2 * dim :] * factor])
-
     def _split(self, phi: Tensor) -> tuple[Tensor, Tensor]:
-        dim = self.pilot.location.shape[0]
-        return phi[dim : 2 * dim].exp(), phi[2 * dim :].reshape(dim, self.rank)
+        return phi[self.dim : 2 * self.dim].exp(), phi[2 * self.dim :].reshape(self.dim, self.rank)
 
 
 # A product rule needs this many nodes an axis to be worth its while, and has no use for more than the most.

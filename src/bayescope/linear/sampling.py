@@ -14,7 +14,7 @@ from bayescope.density import diagnosed, metropolis_draws, nuts_draws
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.mode import LinearMode, find_mode
 from bayescope.memory import draw_count
-from bayescope.posterior import DrawsPosterior
+from bayescope.posterior import DrawsPosterior, Record
 from bayescope.process_state import one_thread
 
 # How many copies of its draws a sampler has at once: in its own form, as arrays, joined, and as weights.
@@ -66,7 +66,7 @@ def nuts(
         progress=progress,
     )
     kept = whitened.theta(sampled)
-    return diagnosed(kept, method="nuts", statistics=statistics, model=density.model, likelihood=density.likelihood)
+    return diagnosed(kept, Record("nuts"), statistics=statistics, model=density.model, likelihood=density.likelihood)
 
 
 def metropolis(
@@ -107,7 +107,7 @@ def metropolis(
         )
     notes = {"acceptance rate": f"{acceptance:.3f}", "thinning": f"one step in {thin} is kept"}
     kept = whitened.theta(sampled[:, thin - 1 :: thin])
-    return diagnosed(kept, method="metropolis", notes=notes, model=density.model, likelihood=density.likelihood)
+    return diagnosed(kept, Record("metropolis", notes=notes), model=density.model, likelihood=density.likelihood)
 
 
 @final

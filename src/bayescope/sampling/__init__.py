@@ -2,14 +2,7 @@
 
 from bayescope.sampling.chains import DrawPlan, Langevin, StepSizes
 from bayescope.sampling.density import NetworkDensity, compile_density
-from bayescope.sampling.diagnosis import (
-    DIAGNOSED_ROWS,
-    PredictionDiagnosis,
-    diagnosed,
-    diagnosed_rows,
-    prediction_diagnosis,
-    warn_of_predictions,
-)
+from bayescope.sampling.diagnosis import DIAGNOSED_ROWS, diagnosed_rows, prediction_diagnosis
 from bayescope.sampling.nuts import nuts
 from bayescope.sampling.sgmcmc import sgmcmc
 from bayescope.sampling.swag import swag
@@ -19,14 +12,11 @@ __all__ = [
     "DrawPlan",
     "Langevin",
     "NetworkDensity",
-    "PredictionDiagnosis",
     "StepSizes",
     "compile_density",
-    "diagnosed",
     "diagnosed_rows",
     "nuts",
     "prediction_diagnosis",
     "sgmcmc",
     "swag",
-    "warn_of_predictions",
 ]

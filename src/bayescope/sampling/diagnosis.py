@@ -7,25 +7,15 @@ are Bayesian neural network posteriors really like?", section 4).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from bayescope.density.diagnosis import (
-    EFFECTIVE_DRAWS_LIMIT,
-    R_HAT_LIMIT,
-    convergence,
-    diagnosis_notes,
-    warn_of_divergences,
-)
-from bayescope.errors import ConvergenceWarning
+from bayescope.density import Mixing, convergence
 from bayescope.likelihoods import Likelihood
 from bayescope.models import Model
 from bayescope.network.inputs import count_rows, map_tensors, take_rows
-from bayescope.posterior import DrawsPosterior, Record
-from bayescope.processes import warn_once
 
 # Predictions are diagnosed at no more rows than these, evenly spaced over those given, and fewer where those of all
 # draws would be more numbers than that. Weights are diagnosed where all draws of them are no more.
@@ -33,22 +23,10 @@ DIAGNOSED_ROWS = 200
 DIAGNOSED_NUMBERS = 2**25
 
 
-class PredictionDiagnosis(NamedTuple):
-    """How well chains agree on E(y∣f) at N inputs, for each of K outcome columns.
-
-    Attributes:
-        r_hat: the rank-normalised split R-hat, shape (N, K).
-        effective_draws: the bulk effective sample size, shape (N, K).
-    """
-
-    r_hat: Tensor
-    effective_draws: Tensor
-
-
 def prediction_diagnosis(
     function: Model, draws: Tensor, inputs: Any, likelihood: Likelihood, *, numbers: int = DIAGNOSED_NUMBERS
-) -> PredictionDiagnosis:
-    """R-hat and effective draws of E(y∣f(x, θ)) at some inputs (Vehtari et al. 2021), in place of those of θ.
+) -> Mixing:
+    """R-hat and effective draws of E(y∣f(x, θ)) at N inputs, shape (N, K), for K outcome columns.
 
     A prediction that is the same number in every draw, such as a saturated probability, has R-hat 1 and as many
     effective draws as there are.
@@ -69,7 +47,7 @@ def prediction_diagnosis(
     chains, kept, rows, columns = expected.shape
     r_hat, effective = convergence(expected.flatten(2).cpu())
     constant = (expected == expected[:1, :1]).all(0).all(0).flatten().cpu()
-    return PredictionDiagnosis(
+    return Mixing(
         torch.where(constant, 1.0, r_hat).reshape(rows, columns),
         torch.where(constant, float(chains * kept), effective).reshape(rows, columns),
     )
@@ -82,89 +60,6 @@ def diagnosed_rows(inputs: Any, most: int = DIAGNOSED_ROWS) -> Any:
         return inputs
     chosen = torch.linspace(0, rows - 1, most, dtype=torch.float64).round().long()
     return map_tensors(lambda tensor: tensor[chosen.to(tensor.device)], inputs)
-
-
-def diagnosed(
-    draws: Tensor,
-    *,
-    method: str,
-    function: Model,
-    likelihood: Likelihood,
-    inputs: Any,
-    advice: str,
-    divergences: int = 0,
-    statistics: Mapping[str, Tensor] | None = None,
-    thin: int = 1,
-    notes: Mapping[str, str] | None = None,
-) -> DrawsPosterior:
-    """The posterior of chains over a network's weights, judged by what they predict; it warns where that is bad.
-
-    ``r_hat`` and ``effective_draws`` of the weights are ``None`` where there are more than `DIAGNOSED_NUMBERS` of them.
-
-    Args:
-        draws: shape (chains, draws, P), at least four a chain.
-        method: the sampler's name.
-        function: f(x, θ).
-        likelihood: p(y∣f).
-        inputs: where predictions are judged, as the model's `inputs` returns them: the training inputs.
-        advice: what to do about chains that have not mixed, as a sentence.
-        divergences: how many transitions diverged, those between the draws that were kept among them.
-        statistics: what the sampler reports of each draw, shape (chains, draws).
-        thin: how many transitions lie from one draw to the next.
-        notes: lines for the summary, after those of the diagnosis.
-
-    Warns:
-        ConvergenceWarning: if a prediction's R-hat is above 1.01 or it has fewer than 400 effective draws.
-        DivergenceWarning: if transitions diverged.
-    """
-    r_hat, effective = convergence(draws) if draws.numel() <= DIAGNOSED_NUMBERS else (None, None)
-    predictions = prediction_diagnosis(function, draws, inputs, likelihood)
-    warn_of_divergences(method, divergences, draws.shape[0] * draws.shape[1] * thin)
-    warn_of_predictions(method, predictions, advice)
-    lines = {**diagnosis_notes(draws, *predictions, of="predictions"), **(notes or {})}
-    return DrawsPosterior(
-        draws=draws,
-        record=Record(method, notes=lines),
-        function=function,
-        likelihood=likelihood,
-        r_hat=r_hat,
-        effective_draws=effective,
-        divergences=divergences,
-        statistics=dict(statistics or {}),
-        prediction_r_hat=predictions.r_hat,
-        prediction_effective_draws=predictions.effective_draws,
-    )
-
-
-def warn_of_predictions(
-    method: str,
-    diagnosis: PredictionDiagnosis,
-    advice: str,
-    *,
-    r_hat_limit: float = R_HAT_LIMIT,
-    effective_limit: float | None = EFFECTIVE_DRAWS_LIMIT,
-) -> None:
-    """Warns where chains disagree on a prediction, or have too few effective draws of it.
-
-    Args:
-        method: the sampler's name.
-        diagnosis: of its predictions.
-        advice: what to do, as a sentence.
-        r_hat_limit: above it, a prediction's R-hat is warned of.
-        effective_limit: below it, a prediction's effective draws are; ``None`` for any number of them.
-    """
-    r_hat, effective = diagnosis
-    bad_r_hat, bad_effective = ~(r_hat <= r_hat_limit), ~(effective >= (effective_limit or 0.0))
-    bad = bad_r_hat | bad_effective
-    if bad.any():
-        worst = int(r_hat.argmax() if bad_r_hat.any() else effective.argmin())
-        warn_once(
-            f"{method}: the chains have not mixed well: {int(bad.any(-1).sum())} of {len(r_hat)} predictions are not "
-            f"settled; that of row {worst // r_hat.shape[1]} has R-hat {float(r_hat.flatten()[worst]):.3f} (limit "
-            f"{r_hat_limit:g}) and {float(effective.flatten()[worst]):.0f} effective draws"
-            f"{'' if effective_limit is None else f' (limit {effective_limit:g})'}. {advice}",
-            ConvergenceWarning,
-        )
 
 
 def _expected(f: Tensor, likelihood: Likelihood) -> Tensor:

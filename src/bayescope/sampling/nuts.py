@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescope import checks
-from bayescope.density import nuts_draws
-from bayescope.density.diagnosis import FEWEST_DRAWS
+from bayescope.density import FEWEST_DRAWS, diagnosed, nuts_draws
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.laplace.laplace import own_copy
 from bayescope.likelihoods import Likelihood, resolve
@@ -21,12 +20,12 @@ from bayescope.network.model import NetworkModel
 from bayescope.network.priors import network_prior
 from bayescope.network.shards import same_on_all
 from bayescope.network.weights import Weights
-from bayescope.posterior import DrawsPosterior
+from bayescope.posterior import DrawsPosterior, Record
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import Processes, alone, collective, present
 from bayescope.sampling.density import compile_density
-from bayescope.sampling.diagnosis import diagnosed
+from bayescope.sampling.diagnosis import DIAGNOSED_NUMBERS, prediction_diagnosis
 from bayescope.training.facts import describe
 from bayescope.training.minibatches import Minibatches
 from bayescope.training.sharing import share_start
@@ -139,9 +138,9 @@ def nuts(
     thinned = f", one in {thin} kept" if thin > 1 else ""
     notes = {"prior": describe(prior), "rows": f"{rows.rows:,}", "warm-up": f"{tune} draws a chain{thinned}"}
     return diagnosed(
-        kept, method="nuts", function=function, likelihood=chosen_likelihood, inputs=function.inputs(inputs),
-        advice="Raise tune and draws.", divergences=int(statistics["diverging"].sum()),
-        statistics={name: each[:, thin - 1 :: thin] for name, each in statistics.items()}, thin=thin, notes=notes,
+        kept, Record("nuts", notes=notes), model=function, likelihood=chosen_likelihood, statistics=statistics,
+        thin=thin, coordinates=kept.numel() <= DIAGNOSED_NUMBERS, advice="Raise tune and draws.",
+        predictions=prediction_diagnosis(function, kept, function.inputs(inputs), chosen_likelihood),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescope import checks
-from bayescope.density.diagnosis import FEWEST_DRAWS, diagnosis_notes
+from bayescope.density import FEWEST_DRAWS, Mixing, diagnosed
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.keywords import picked, takes
 from bayescope.likelihoods import Likelihood, resolve
@@ -19,7 +19,7 @@ from bayescope.posterior import DrawsPosterior, Record
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective
 from bayescope.sampling.chains import Collector, DrawKeywords, DrawPlan, Langevin, read_by, stacked
-from bayescope.sampling.diagnosis import PredictionDiagnosis, prediction_diagnosis, warn_of_predictions
+from bayescope.sampling.diagnosis import prediction_diagnosis
 from bayescope.training.checkpoint import resumable
 from bayescope.training.facts import describe
 from bayescope.training.minibatches import Minibatches
@@ -133,36 +133,11 @@ def sgmcmc(
         "rows": f"{rows.rows:,}" + (f", at most {rows.largest_of_all:,} in a step" if rows.in_memory else ""),
         "training": outcome.summary(),
     }
-    record = Record(method, notes=notes, trace=outcome.trace)
-    return _diagnosed(found, record, function, likelihood, diagnosis)
-
-
-def _diagnosed(
-    draws: Tensor, record: Record, function: NetworkModel, likelihood: Likelihood, diagnosis: PredictionDiagnosis | None
-) -> DrawsPosterior:
-    """The posterior of the draws, with what its predictions have to say for themselves.
-
-    Warns:
-        ConvergenceWarning: if a prediction has an R-hat above `R_HAT_LIMIT`.
-    """
-    if diagnosis is None:
-        return DrawsPosterior(draws, record, function, likelihood)
-    warn_of_predictions(
-        record.method,
-        diagnosis,
-        "Read the chains further apart (thin=) and for longer (draws=, burn_in=).",
-        r_hat_limit=R_HAT_LIMIT,
-        effective_limit=None,
-    )
-    found = diagnosis_notes(draws, *diagnosis, of="predictions")
-    return DrawsPosterior(
-        draws,
-        replace(record, notes={**record.notes, **found, "draws": record.notes["draws"]}),
-        function,
-        likelihood,
-        prediction_r_hat=diagnosis.r_hat,
-        prediction_effective_draws=diagnosis.effective_draws,
-    )
+    return diagnosed(
+        found, Record(method, notes=notes, trace=outcome.trace), model=function, likelihood=likelihood,
+        coordinates=False, predictions=diagnosis, limits=(R_HAT_LIMIT, None),
+        advice="Read the chains further apart (thin=) and for longer (draws=, burn_in=).",
+    )  # fmt: skip
 
 
 def _dynamics(method: str, friction: Any, lr: Any) -> tuple[float, float]:
@@ -177,9 +152,7 @@ def _dynamics(method: str, friction: Any, lr: Any) -> tuple[float, float]:
     return alpha, size if lr is None else checks.positive_number("lr", lr)
 
 
-def _diagnosis(
-    rows: Minibatches, function: NetworkModel, draws: Tensor, likelihood: Likelihood
-) -> PredictionDiagnosis | None:
+def _diagnosis(rows: Minibatches, function: NetworkModel, draws: Tensor, likelihood: Likelihood) -> Mixing | None:
     """R-hat of predictions at training inputs, on all processes of those that each has; ``None`` of too few draws."""
     if draws.shape[1] < FEWEST_DRAWS:
         return None
@@ -187,4 +160,4 @@ def _diagnosis(
         return prediction_diagnosis(function, draws, rows.whole()[0], likelihood)
     first = next(iter(rows.in_order(rows.rows)), None)  # none on a process without rows
     judged = None if first is None else tuple(prediction_diagnosis(function, draws, first[0], likelihood))
-    return PredictionDiagnosis(*map(torch.cat, zip(*filter(None, rows.of_parts(judged)), strict=True)))
+    return Mixing(*map(torch.cat, zip(*filter(None, rows.of_parts(judged)), strict=True)))
