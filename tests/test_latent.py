@@ -12,7 +12,6 @@ from bayescope.models import LinearModel
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.precision import DiagonalPrecision
 from bayescope.tape import block_limit
-from bayescope.top_classes import TopLatent
 from tests.network.test_network import Largest
 
 CASES = {
@@ -68,8 +67,6 @@ def test_the_mean_alone_is_that_of_the_moments_to_the_last_bit(case):
     latents.append(MixtureLatent(torch.tensor([0.25, 0.75], dtype=torch.float64).log(), [part, drawn]))
     if likelihood.discrete and case != "probit":
         latents.append(GaussianLatent(mean, part.variance, "mackay"))
-    if case == "categorical":
-        latents += [TopLatent.of(latent, 2) for latent in latents]
     for bytes_at_once in (1, 2**20):  # rows of draws one by one, and all together
         for latent in latents:
             with block_limit(bytes_at_once):

@@ -201,7 +201,7 @@ def conformal(
         probabilities = label_probabilities(predictive).detach()
         scores = _class_scores(probabilities, method, _uniform(randomized, generator))
         labels = targets.reshape(rows, -1, 1).to(torch.int64)
-        scores = scores.gather(-1, labels)[..., 0]
+        scores = scores.take_along_dim(labels, -1)[..., 0]
     else:
         _uniform(randomized, generator)
         scores = _normal_scores(*predictive.latent.components(likelihood), targets)
@@ -228,7 +228,7 @@ def _class_scores(p: Tensor, method: str, uniform: torch.Generator | None) -> Te
     if method == "least_ambiguous":
         return 1.0 - p
     order = p.argsort(dim=-1, descending=True, stable=True)
-    ordered = p.gather(-1, order)
+    ordered = p.take_along_dim(order, -1)
     before = torch.cat([torch.zeros_like(ordered[..., :1]), ordered[..., :-1].cumsum(-1)], -1)
     if uniform is not None:
         drawn = torch.rand(p.shape[:-1], dtype=torch.float64, generator=uniform).to(p.device)

@@ -8,9 +8,10 @@ mixture of these.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import Self, final
 
 import torch
 from torch import Tensor
@@ -26,49 +27,64 @@ from bayescope.tape.tape import block_bytes, row_blocks
 
 # Nodes for quantiles of class probabilities with more than two classes: their spacing bounds the error in level.
 QUANTILE_NODES = 4096
+# Draws of f for rows with missing inputs, where f is given by draws: at least this many.
+FEWEST_DRAWS = 256
 # Moments are taken over the draws of as many rows at once as these bytes hold.
 MOMENT_BYTES = 256 * 2**20
 
 
-class Latent(Protocol):
-    """A distribution of f, shape (N, C), with the rows' joint left aside."""
+class Latent(ABC):
+    """A distribution of f, shape (N, C), with the rows' joint left aside.
+
+    Attributes:
+        mean: E[f] at each input, shape (N, C).
+    """
+
+    mean: Tensor
 
     @property
-    def mean(self) -> Tensor:
-        """The mean E[f] at each input, shape (N, C)."""
-
-    @property
+    @abstractmethod
     def cov(self) -> Tensor:
         """Cov[f] per row, shape (N, C, C)."""
 
     @property
+    @abstractmethod
     def variance(self) -> Tensor:
         """The diagonal of `cov`, shape (N, C)."""
 
+    @abstractmethod
     def moments(self, likelihood: Likelihood) -> Moments:
         """Mean, aleatoric and epistemic variance of y, each of shape (N, K)."""
 
+    @abstractmethod
     def expected(self, likelihood: Likelihood) -> Tensor:
         """The mean of `moments`, shape (N, K), to the last bit the same, without the work of its variances."""
 
+    @abstractmethod
     def mutual_information(self, likelihood: Likelihood) -> Tensor:
         """I(y; f) in nats, shape (N,), each label or output of a row for itself and summed."""
 
+    @abstractmethod
     def log_prob(self, likelihood: Likelihood, y: Tensor) -> Tensor:
         """log ∫ p(y∣f) q(f) df per row, shape (N,)."""
 
+    @abstractmethod
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         """n draws of f, shape (n, N, C); rows are drawn independently where the form holds marginals only."""
 
+    @abstractmethod
     def quantile(self, level: float) -> Tensor:
         """The quantile of each output, shape (N, C)."""
 
+    @abstractmethod
     def expected_quantile(self, likelihood: Likelihood, level: float) -> Tensor:
         """The quantile of E(y∣f) per outcome column (class probabilities for classes), shape (N, K)."""
 
+    @abstractmethod
     def components(self, likelihood: Likelihood) -> tuple[Tensor, Tensor, Tensor]:
         """Log weights (S,), means and variances (S, N, K) of the Gaussians that make up a continuous outcome."""
 
+    @abstractmethod
     def integration_error(self, likelihood: Likelihood) -> Tensor:
         """The standard error of the means of `moments` as integrals over this distribution, shape (N, K).
 
@@ -76,10 +92,22 @@ class Latent(Protocol):
             UnsupportedError: for a closed form that is an approximation, whose error is unknown.
         """
 
+    @abstractmethod
+    def pooled(self, rows: Tensor, nodes: Self, owners: Tensor) -> Self:
+        """The latent with some rows integrated over inputs that they lack, by the law of total covariance.
+
+        f has the mean E_x E[f∣x] and the covariance E_x Cov[f∣x] + Cov_x E[f∣x], x being what is missing.
+
+        Args:
+            rows: which rows, int64 of shape (R,).
+            nodes: the latent at M nodes of x, of the same kind.
+            owners: node m is one of the equally weighted nodes of rows[owners[m]], int64 of shape (M,).
+        """
+
 
 @final
 @dataclass(frozen=True)
-class GaussianLatent:
+class GaussianLatent(Latent):
     """f ~ N(mean, cov) per row, or of very many outputs its margins: N C variances in place of N C² covariances.
 
     Margins answer by the integrals that need no covariance, and refuse what a covariance decides.
@@ -163,6 +191,18 @@ class GaussianLatent:
             return self.draws.integration_error(likelihood)
         return likelihood.integration_error(self.mean, self.covariance, self.integral)
 
+    def pooled(self, rows: Tensor, nodes: GaussianLatent, owners: Tensor) -> GaussianLatent:
+        mean = _averaged(nodes.mean, owners, len(rows))
+        apart = nodes.mean - mean[owners]
+        squares = apart[..., :, None] * apart[..., None, :] if nodes.covariance.ndim == 3 else apart.square()
+        cov = _averaged(nodes.covariance + squares, owners, len(rows))
+        draws = self.draws
+        if draws is not None:
+            drawn = GaussianLatent(mean, cov, self.integral).sample(len(draws.values), torch.Generator().manual_seed(0))
+            draws = draws.with_rows(rows, drawn)
+        whole, covariance = self.mean.index_copy(0, rows, mean), self.covariance.index_copy(0, rows, cov)
+        return GaussianLatent(whole, covariance, self.integral, draws)
+
     def _covariances(self, question: str) -> Tensor:
         if self.covariance.ndim == 3:
             return self.covariance
@@ -184,13 +224,13 @@ class GaussianLatent:
 
 @final
 @dataclass(frozen=True)
-class DrawsLatent:
+class DrawsLatent(Latent):
     """Equally weighted draws of f, shape (S, N, C)."""
 
     values: Tensor
 
     @property
-    def mean(self) -> Tensor:
+    def mean(self) -> Tensor:  # type: ignore[override]
         """The average over the draws, shape (N, C)."""
         return self.values.mean(0)
 
@@ -252,6 +292,23 @@ class DrawsLatent:
         mean = likelihood.conditional(self.values)[0]
         return mean.std(0, correction=0) / math.sqrt(max(1, mean.shape[0] - 1))
 
+    def pooled(self, rows: Tensor, nodes: DrawsLatent, owners: Tensor) -> DrawsLatent:
+        """Each draw's mean over the nodes of a row, plus Gaussian noise with the covariance of f over the nodes."""
+        means = torch.stack([_averaged(draw, owners, len(rows)) for draw in nodes.values])
+        apart = nodes.values - means[:, owners]
+        cov = _averaged(torch.einsum("smc,smd->mcd", apart, apart) / len(apart), owners, len(rows))
+        eigenvalues, vectors = torch.linalg.eigh(cov)
+        root = vectors * eigenvalues.clamp(min=0.0).sqrt()[..., None, :]
+        means = means.repeat_interleave(-(-FEWEST_DRAWS // len(means)), 0)
+        count = 1 << (len(means) - 1).bit_length()
+        noise = normal_nodes(cov.shape[-1], count).to(means)[: len(means)]
+        return self.with_rows(rows, means + torch.einsum("bcd,sd->sbc", root, noise))
+
+    def with_rows(self, rows: Tensor, values: Tensor) -> DrawsLatent:
+        """The draws with others for some rows, shape (S', R, C), where S' is a multiple of S."""
+        repeated = self.values.repeat_interleave(len(values) // len(self.values), 0)
+        return DrawsLatent(repeated.index_copy(1, rows, values))
+
     def _blocks(self) -> list[Tensor]:
         """The draws of some rows at a time, as many as take `MOMENT_BYTES`; of no rows, one block."""
         draws, rows, outputs = self.values.shape
@@ -261,7 +318,7 @@ class DrawsLatent:
 
 @final
 @dataclass(frozen=True)
-class MixtureLatent:
+class MixtureLatent(Latent):
     """A weighted mixture of latents.
 
     Attributes:
@@ -273,7 +330,7 @@ class MixtureLatent:
     parts: Sequence[Latent]
 
     @property
-    def mean(self) -> Tensor:
+    def mean(self) -> Tensor:  # type: ignore[override]
         return self._average([part.mean for part in self.parts])
 
     @property
@@ -341,6 +398,10 @@ class MixtureLatent:
     def integration_error(self, likelihood: Likelihood) -> Tensor:
         """Σ_k w_k e_k: a bound, as parts may share nodes."""
         return self._average([part.integration_error(likelihood) for part in self.parts])
+
+    def pooled(self, rows: Tensor, nodes: MixtureLatent, owners: Tensor) -> MixtureLatent:
+        parts = [part.pooled(rows, other, owners) for part, other in zip(self.parts, nodes.parts, strict=True)]
+        return MixtureLatent(self.log_weights, parts)
 
     def _average(self, values: Sequence[Tensor]) -> Tensor:
         return torch.tensordot(self.log_weights.exp(), torch.stack(list(values)), dims=1)
@@ -418,3 +479,9 @@ def _quantile(values: Tensor, level: float) -> Tensor:
 
 def _normal_quantile(level: float) -> float:
     return float(torch.special.ndtri(torch.tensor(level, dtype=torch.float64)))
+
+
+def _averaged(values: Tensor, owners: Tensor, rows: int) -> Tensor:
+    """The averages over the nodes of each row, shape (rows, ...), of values (M, ...) at the nodes."""
+    counts = torch.bincount(owners, minlength=rows).reshape(-1, *[1] * (values.ndim - 1)).to(values)
+    return values.new_zeros(rows, *values.shape[1:]).index_add_(0, owners, values) / counts

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, final
+from typing import Any, Self, final
 
 import torch
 from torch import Tensor
@@ -17,32 +18,28 @@ from bayescope.storage import stored
 from bayescope.tape import LinearTape
 
 
-class Model(Protocol):
+class Model(ABC):
     """A parametric function f(x, θ) with P random weights θ and C outputs, in float64.
 
     Outputs of a row may be dense: C numbers at each of several positions (tokens, pixels), shape (N, *positions, C).
+
+    Attributes:
+        outputs: C.
     """
 
+    outputs: int
+
     @property
+    @abstractmethod
     def dim(self) -> int:
         """P, the number of random weights."""
 
     @property
-    def outputs(self) -> int:
-        """C, the number of outputs."""
-
-    @property
-    def source(self) -> Any:
-        """What the user knows it by: the module of a network, the linear model itself."""
-
-    @property
+    @abstractmethod
     def space(self) -> Hashable:
         """What the entries of θ stand for: weights of models with equal spaces can be averaged."""
 
-    @property
-    def differentiable(self) -> Model:
-        """The same function, whose answers can be differentiated in x; those of other models have no graph."""
-
+    @abstractmethod
     def inputs(self, x: Any) -> Any:
         """Checks inputs and returns them in the form that the other methods take.
 
@@ -50,43 +47,55 @@ class Model(Protocol):
             InputError: if the shape does not fit the model.
         """
 
+    @abstractmethod
     def forward(self, x: Any, theta: Tensor) -> Tensor:
         """f(x, θ), shape (..., N, *positions, C) for θ of shape (..., P)."""
+
+    @abstractmethod
+    def covariance(self, x: Any, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
+        """J A⁻¹ Jᵀ per row and position, shape (N, *positions, C, C), with J = ∂f/∂θ at θ of shape (P,).
+
+        Of chosen classes, int64 of shape (N, *positions, K), the shape is (N, *positions, K, K).
+        """
+
+    @abstractmethod
+    def variance(self, x: Any, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
+        """The diagonal of `covariance`, shape (N, *positions, C), without the rest of it: for many classes."""
+
+    @abstractmethod
+    def jacobian_product(self, x: Any, theta: Tensor, v: Tensor) -> Tensor:
+        """J v, shape (R, N, *positions, C), for v of shape (R, P), with J at θ of shape (P,)."""
+
+    @property
+    def source(self) -> object:
+        """What the user knows the model by: the module of a network, any other model itself."""
+        return self
+
+    @property
+    def differentiable(self) -> Self:
+        """The same function, whose answers can be differentiated in x; those of other models have no graph."""
+        return self
 
     def sampled(self, x: Any, theta: Tensor, precision: Precision, n: int, generator: torch.Generator) -> Tensor:
         """f at n draws of the weights from N(θ, A⁻¹), shape (n, N, *positions, C): right for each row by itself.
 
-        What two rows have in common is left aside: `forward` at the same draws has it.
+        What two rows have in common may be left aside: `forward` at the same draws has it.
         """
-
-    def covariance(self, x: Any, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
-        """J A⁻¹ Jᵀ per row and position, shape (N, *positions, C, C), with J = ∂f/∂θ at θ of shape (P,).
-
-        Args:
-            x: inputs, as `inputs` gives them.
-            theta: θ.
-            precision: A.
-            classes: which outputs, int64 of shape (N, *positions, K), each row and position its own: then K stands for
-                C in what is returned; ``None`` for all of them.
-        """
-
-    def variance(self, x: Any, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
-        """The diagonal of `covariance`, shape (N, *positions, C), without the rest of it: for many classes."""
-
-    def jacobian_product(self, x: Any, theta: Tensor, v: Tensor) -> Tensor:
-        """J v, shape (R, N, *positions, C), for v of shape (R, P), with J at θ of shape (P,)."""
+        return torch.cat([self.forward(x, some) for some in weight_draws(theta, precision, n, generator)])
 
     def is_last_layer(self, x: Any, theta: Tensor) -> bool:
         """Whether θ is one linear layer whose output is f: then the variances of all classes cost little."""
+        return False
 
-    def opened(self, x: Any, theta: Tensor) -> Model:
+    def opened(self, x: Any, theta: Tensor) -> Self:
         """The same model for questions at these inputs and weights: what f and J both need is computed once for all."""
+        return self
 
 
 @stored("linear_model")
 @final
 @dataclass(frozen=True)
-class LinearModel:
+class LinearModel(Model):
     """f = W x (+ b), for flat weights θ = (W row-major, b), as in ``nn.Linear``.
 
     Attributes:
@@ -105,11 +114,6 @@ class LinearModel:
     def dim(self) -> int:
         """P = C D (+ C)."""
         return self.outputs * (self.features + self.bias)
-
-    @property
-    def source(self) -> LinearModel:
-        """The model that predictions come from: this one."""
-        return self
 
     @property
     def space(self) -> Hashable:
@@ -138,10 +142,6 @@ class LinearModel:
         f = x @ weights.mT
         return f if bias is None else f + bias[..., None, :]
 
-    def sampled(self, x: Tensor, theta: Tensor, precision: Precision, n: int, generator: torch.Generator) -> Tensor:
-        """f at n draws of the weights from N(θ, A⁻¹), shape (n, N, C)."""
-        return at_draws(self, x, theta, precision, n, generator)
-
     def covariance(self, x: Tensor, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
         """J A⁻¹ Jᵀ per row, shape (N, C, C); J is the same at all weights."""
         return among_pairs(precision.covariance_of(self.tape(x)), classes)
@@ -157,10 +157,6 @@ class LinearModel:
     def is_last_layer(self, x: Tensor, theta: Tensor) -> bool:
         """True: the model is one linear layer."""
         return True
-
-    def opened(self, x: Tensor, theta: Tensor) -> LinearModel:
-        """Itself: there is nothing to share."""
-        return self
 
     def tape(self, x: Tensor) -> LinearTape:
         """The Jacobian of f at some inputs, kept in factors."""
@@ -180,7 +176,7 @@ class LinearModel:
 @stored("linearized_model")
 @final
 @dataclass(frozen=True)
-class LinearizedModel:
+class LinearizedModel(Model):
     """A model replaced by its tangent, f(x, θ) ≈ f(x, θ₀) + J(x) (θ − θ₀): what Laplace's predictive is exact for.
 
     Attributes:
@@ -196,12 +192,11 @@ class LinearizedModel:
         return self.model.dim
 
     @property
-    def outputs(self) -> int:
+    def outputs(self) -> int:  # type: ignore[override]
         return self.model.outputs
 
     @property
-    def source(self) -> Any:
-        """What the user knows the model by."""
+    def source(self) -> object:
         return self.model.source
 
     @property
@@ -223,10 +218,6 @@ class LinearizedModel:
         moved = self.model.jacobian_product(x, self.at, offsets)
         return self.model.forward(x, self.at) + moved.reshape(*theta.shape[:-1], *moved.shape[1:])
 
-    def sampled(self, x: Any, theta: Tensor, precision: Precision, n: int, generator: torch.Generator) -> Tensor:
-        """The tangent at n draws of the weights from N(θ, A⁻¹), shape (n, N, *positions, C)."""
-        return at_draws(self, x, theta, precision, n, generator)
-
     def covariance(self, x: Any, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
         """J A⁻¹ Jᵀ per row and position, whatever θ is."""
         return self.model.covariance(x, self.at, precision, classes)
@@ -247,19 +238,13 @@ class LinearizedModel:
         return LinearizedModel(self.model.opened(x, self.at), self.at)
 
 
-def at_draws(model: Model, x: Any, theta: Tensor, precision: Precision, n: int, generator: torch.Generator) -> Tensor:
-    """f at n draws of the weights from N(θ, A⁻¹), shape (n, N, *positions, C), each draw the same for all rows."""
-    return torch.cat([model.forward(x, some) for some in weight_draws(theta, precision, n, generator)])
-
-
 def among(values: Tensor, classes: Tensor | None) -> Tensor:
     """Of values (..., C) those of chosen classes (..., K)."""
-    return values if classes is None else values.gather(-1, classes)
+    return values if classes is None else values.take_along_dim(classes, -1)
 
 
 def among_pairs(values: Tensor, classes: Tensor | None) -> Tensor:
     """Of values (..., C, C) those of pairs of chosen classes (..., K), shape (..., K, K)."""
     if classes is None:
         return values
-    rows = values.gather(-2, classes[..., None].expand(*classes.shape, values.shape[-1]))
-    return rows.gather(-1, classes[..., None, :].expand(*classes.shape, classes.shape[-1]))
+    return values.take_along_dim(classes[..., None], -2).take_along_dim(classes[..., None, :], -1)

@@ -18,7 +18,8 @@ from bayescope.latent import Latent, mixture_quantile
 from bayescope.likelihoods import Likelihood, Moments
 from bayescope.likelihoods.information import entropy, entropy_of_mixture
 from bayescope.memory import draw_count
-from bayescope.top_classes import refuse_all_classes
+from bayescope.models import among, among_pairs
+from bayescope.top_classes import TopClasses, refuse_all_classes
 
 Array = Tensor | np.ndarray
 Columns = dict[str, Any]
@@ -38,8 +39,8 @@ class Predictive:
         arrays: whether answers are NumPy arrays.
         notes: what each option that was left open resolved to.
         shape: (N, *positions): where outputs are dense, N in the shapes below stands for it; ``None`` for (N,).
-        top: where the most probable classes alone were asked for, which they are, int64 of shape (N, K), K in the
-            shapes below being their number; else ``None``.
+        top: where the most probable classes alone were asked for, which they are: K in the shapes below is then their
+            number, and ``latent`` has the outputs that are integrated with them; else ``None``.
         imputed: for each row of an estimator's table, how many missing or unseen values a stand-in was put for, int64
             of shape (N,); ``None`` where the inputs were no such table.
     """
@@ -49,7 +50,7 @@ class Predictive:
     arrays: bool = False
     notes: Mapping[str, str] = field(default_factory=dict)
     shape: tuple[int, ...] | None = None
-    top: Tensor | None = None
+    top: TopClasses | None = None
     imputed: np.ndarray | None = None
 
     @property
@@ -57,7 +58,7 @@ class Predictive:
         """The class that each column stands for, int64 of shape (N, K): by ``top=``, the most probable first."""
         self._need_classes("classes")
         if self.top is not None:
-            return self._give(self.top)
+            return self._give(self.top.classes)
         columns = self._moments.mean
         return self._give(torch.arange(columns.shape[1], device=columns.device).expand(columns.shape).contiguous())
 
@@ -130,12 +131,14 @@ class Predictive:
     @property
     def latent_mean(self) -> Array:
         """The mean E[f] of the latent function, shape (N, C)."""
-        return self._give(self.latent.mean)
+        return self._give(self._of_top(self.latent.mean))
 
     @property
     def latent_cov(self) -> Array:
         """Cov[f] per row, shape (N, C, C)."""
-        return self._give(self.latent.cov)
+        if self.top is not None and self.top.covariance is not None:
+            return self._give(self.top.covariance)
+        return self._give(among_pairs(self.latent.cov, self.top and self.top.columns))
 
     @property
     def integration_error(self) -> Array:
@@ -147,7 +150,12 @@ class Predictive:
             UnsupportedError: for approximations whose error is unknown: "mackay" and "laplace_bridge", and ``top=``
                 of so many classes that the others are taken together.
         """
-        return self._give(self.latent.integration_error(self.likelihood))
+        if self.top is not None and self.top.covariance is not None:
+            raise UnsupportedError(
+                "integration_error: some of the other classes stand for all of them, an approximation whose error "
+                "is unknown. Predict without top= to integrate over all of them."
+            )
+        return self._give(self._of_top(self.latent.integration_error(self.likelihood)))
 
     def interval(self, level: float = 0.95, *, of: str | None = None) -> tuple[Array, Array]:
         """The central interval that holds the given probability.
@@ -198,7 +206,7 @@ class Predictive:
         fails = fails.to(sd.device)
         if self.likelihood.discrete:
             best = label_probabilities(self).max(-1)
-            sd = sd.gather(-1, best.indices) if best.values.shape[-1] == 1 else sd
+            sd = sd.take_along_dim(best.indices, -1) if best.values.shape[-1] == 1 else sd
             if probability is not None:
                 fails |= (best.values < checks.fraction("probability", probability)).any(-1)
         elif probability is not None:
@@ -223,6 +231,8 @@ class Predictive:
 
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Array:
         """n outcomes a row: f from its marginal, then y ~ p(y∣f), shape (n, N, ...); not by ``top=``."""
+        if self.top is not None:
+            refuse_all_classes("sample")
         source = checks.generator(generator)
         f = self.latent.sample(draw_count(n, self.latent.mean.numel()), source)
         return self._give(self.likelihood.sample(f, source), leading=1)
@@ -267,7 +277,7 @@ class Predictive:
 
     def summary(self) -> str:
         """A few lines: what was predicted, how, and what options resolved to."""
-        outputs, positions = self.latent.mean.shape[1], self._shape[1:]
+        outputs, positions = self._of_top(self.latent.mean).shape[1], self._shape[1:]
         dense = f" of {' x '.join(map(str, positions))} positions" if positions else ""
         lines = [f"Predictive for {len(self)} rows{dense}, {outputs} latent outputs, {self.likelihood.name} likelihood"]
         lines += [f"  {name}: {value}" for name, value in self.notes.items()]
@@ -294,13 +304,18 @@ class Predictive:
 
     @cached_property
     def _moments(self) -> Moments:
-        return self.latent.moments(self.likelihood)
+        found = self.latent.moments(self.likelihood)
+        return Moments(*map(self._of_top, (found.mean, found.aleatoric, found.epistemic)))
+
+    def _of_top(self, values: Tensor) -> Tensor:
+        """The columns that were asked for."""
+        return among(values, self.top and self.top.columns)
 
     def _quantile(self, level: float, of: str) -> Tensor:
         if of == "latent":
-            return self.latent.quantile(level)
+            return self._of_top(self.latent.quantile(level))
         if of == "mean":
-            return self.latent.expected_quantile(self.likelihood, level)
+            return self._of_top(self.latent.expected_quantile(self.likelihood, level))
         return mixture_quantile(*self.latent.components(self.likelihood), level)
 
     def _need_classes(self, name: str) -> None:

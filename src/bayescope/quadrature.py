@@ -103,7 +103,7 @@ def log_integral(log_integrand: Callable[[Tensor], Tensor], low: Tensor, high: T
             first = kept.to(torch.int8).argmax(-1, keepdim=True)
             last = _GRID_NODES - 1 - kept.flip(-1).to(torch.int8).argmax(-1, keepdim=True)
             start, stop = (first - 1).clamp_min(0), (last + 1).clamp_max(_GRID_NODES - 1)
-            low, high = z.gather(-1, start)[..., 0], z.gather(-1, stop)[..., 0]
+            low, high = (z.take_along_dim(end, -1)[..., 0] for end in (start, stop))
             if (stop - start >= _SETTLED * _GRID_NODES).all():
                 break
     _, values = _on_grid(log_integrand, low, high, 2 * _GRID_NODES - 1)

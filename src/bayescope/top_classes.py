@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import UnsupportedError
-from bayescope.latent import GaussianLatent, Latent
-from bayescope.likelihoods import Likelihood, Moments
-from bayescope.models import among, among_pairs
+from bayescope.latent import GaussianLatent
+from bayescope.models import among
 from bayescope.quadrature import gauss_hermite
 
 # How many of the other classes of a row stand for all of them.
@@ -33,86 +32,24 @@ _TINY = 1e-10
 _SMALL = 0.1
 
 
-@final
-@dataclass(frozen=True)
-class TopLatent:
-    """The distribution of some outputs of each row, which are integrated together with all others.
-
-    The classes of a row are those of its K largest E[f], the largest first.
+class TopClasses(NamedTuple):
+    """The classes that a prediction is asked for.
 
     Attributes:
-        whole: what is integrated: all C outputs of a row, or its K and some more that stand for the others.
-        columns: where a row's K outputs are in it, int64 of shape (N, K).
+        columns: their places among the outputs that are integrated together, int64 of shape (N, K).
         classes: which classes they are, int64 of shape (N, K).
-        chosen: Cov[f] of the K outputs where the others are taken together, shape (N, K, K); else ``None``.
+        covariance: Cov[f] of them, shape (N, K, K); ``None`` where the latent of all outputs has it.
     """
 
-    whole: Latent
     columns: Tensor
     classes: Tensor
-    chosen: Tensor | None = None
+    covariance: Tensor | None = None
 
     @classmethod
-    def of(cls, whole: Latent, top: int) -> TopLatent:
-        """The top classes of a latent of all outputs."""
-        classes = top_classes(whole.mean, top)
-        return cls(whole, classes, classes)
-
-    @property
-    def mean(self) -> Tensor:
-        return among(self.whole.mean, self.columns)
-
-    @property
-    def cov(self) -> Tensor:
-        """Cov[f] per row, shape (N, K, K)."""
-        return among_pairs(self.whole.cov, self.columns) if self.chosen is None else self.chosen
-
-    @property
-    def variance(self) -> Tensor:
-        """The diagonal of `cov`, shape (N, K)."""
-        return among(self.whole.variance, self.columns)
-
-    def moments(self, likelihood: Likelihood) -> Moments:
-        """Moments of the K classes' indicators, each (N, K): they do not add up to 1."""
-        whole = self.whole.moments(likelihood)
-        return Moments(*(among(part, self.columns) for part in (whole.mean, whole.aleatoric, whole.epistemic)))
-
-    def expected(self, likelihood: Likelihood) -> Tensor:
-        """The probabilities of the K classes, shape (N, K)."""
-        return among(self.whole.expected(likelihood), self.columns)
-
-    def mutual_information(self, likelihood: Likelihood) -> Tensor:
-        """That of what is integrated, shape (N,)."""
-        return self.whole.mutual_information(likelihood)
-
-    def log_prob(self, likelihood: Likelihood, y: Tensor) -> Tensor:
-        """Refused: it may be that of a class that is not among them."""
-        refuse_all_classes("log_prob")
-
-    def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        """Refused: a label may be one that is not among them."""
-        refuse_all_classes("sample")
-
-    def quantile(self, level: float) -> Tensor:
-        """The quantile of each output, shape (N, K)."""
-        return among(self.whole.quantile(level), self.columns)
-
-    def expected_quantile(self, likelihood: Likelihood, level: float) -> Tensor:
-        """The quantile of the classes' probabilities, shape (N, K)."""
-        return among(self.whole.expected_quantile(likelihood, level), self.columns)
-
-    def components(self, likelihood: Likelihood) -> tuple[Tensor, Tensor, Tensor]:
-        """Refused, as of a label."""
-        return self.whole.components(likelihood)
-
-    def integration_error(self, likelihood: Likelihood) -> Tensor:
-        """That of the classes' probabilities, shape (N, K); refused where the others are taken together."""
-        if self.chosen is not None:
-            raise UnsupportedError(
-                "integration_error: some of the other classes stand for all of them, an approximation whose error "
-                "nothing tells. Predict without top= to integrate over all of them."
-            )
-        return among(self.whole.integration_error(likelihood), self.columns)
+    def of(cls, mean: Tensor, count: int) -> TopClasses:
+        """The most probable classes for outputs of the mean (N, C)."""
+        classes = top_classes(mean, count)
+        return cls(classes, classes)
 
 
 @final
@@ -230,7 +167,7 @@ def _drawn(mean: Tensor, classes: Tensor, variance: Tensor | None, count: int) -
     included = inclusion(torch.stack(shares).mean(0), count)
     ends = torch.arange(count, dtype=m.dtype, device=m.device) + 0.5
     found = torch.searchsorted(included.cumsum(-1), ends.expand(len(m), count).contiguous(), right=True)
-    found_share, found_m = included.gather(-1, found), m.gather(-1, found)
+    found_share, found_m = (each.take_along_dim(found, -1) for each in (included, m))
     certain = found_share >= 1.0
     left = m.scatter(-1, torch.where(certain, found, classes[:, :1]), -torch.inf).logsumexp(-1, keepdim=True)
     log_counts = -found_share.log()
@@ -252,7 +189,7 @@ def inclusion(share: Tensor, count: int) -> Tensor:
     factor = (count - certain).clamp_min(0.0) / rest
     first = (factor * largest < 1.0).to(torch.int64).argmax(-1, keepdim=True)
     first = torch.where((factor * largest < 1.0).any(-1, keepdim=True), first, share.shape[1] - 1)
-    kept = torch.where(certain < first, 1.0, factor.gather(-1, first) * largest)
+    kept = torch.where(certain < first, 1.0, factor.take_along_dim(first, -1) * largest)
     return torch.zeros_like(share).scatter(-1, order, kept.clamp(0.0, 1.0))
 
 
@@ -266,7 +203,7 @@ def sums_of_copies(variance: Tensor, log_counts: Tensor) -> tuple[Tensor, Tensor
 
     Args:
         variance: s.
-        log_counts: log n; n need be no whole number.
+        log_counts: log n; n may be any positive number. One of at most 1 is one e less a constant, log n + e.
     """
     small = (torch.expm1(variance) * (-log_counts).exp()).log1p()
     largest = (0.5 * variance + log_counts).detach()  # log E[R]
@@ -281,7 +218,7 @@ def sums_of_copies(variance: Tensor, log_counts: Tensor) -> tuple[Tensor, Tensor
     spread = (second - first.square() - math.pi**2 / 6).clamp_min(0.0)
     one, large = log_counts <= 0.0, variance > _SMALL
     mean = torch.where(large, -first - EULER, log_counts + 0.5 * (variance - small))
-    return torch.where(one, 0.0, mean), torch.where(one, variance, torch.where(large, spread, small))
+    return torch.where(one, log_counts, mean), torch.where(one, variance, torch.where(large, spread, small))
 
 
 @torch.no_grad()

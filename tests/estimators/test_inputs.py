@@ -70,3 +70,6 @@ def test_numbers_too_large_to_be_squared_are_refused_without_standardising(estim
     for size in (1e152, 1e200, 1e307):
         with pytest.raises(InputError, match="column 'x0': expected numbers whose squares are floats"):
             estimator(standardize=False, **given).fit(X * size, y)
+    X[:2, 1], X[2, 1] = 1.2e308, np.nan  # the column's mean is no float
+    with pytest.raises(InputError, match=r"column 'x1': .* got one of 1\.2e\+308 in size"):
+        estimator(standardize=False, **given).fit(X, y)

@@ -15,7 +15,7 @@ from bayescope.additive.families import Points, TermFamily
 from bayescope.additive.problem import split_weights
 from bayescope.additive.terms import EncodedRows, Term
 from bayescope.errors import InputTypeError
-from bayescope.models import among, among_pairs, at_draws
+from bayescope.models import Model, among, among_pairs
 from bayescope.precision import BlockPrecision, Precision
 from bayescope.storage import stored
 from bayescope.tape import DenseTape, JoinedTape, Tape
@@ -85,7 +85,7 @@ class Centre:
 @stored("additive_model")
 @final
 @dataclass(frozen=True, eq=False)
-class AdditiveModel:
+class AdditiveModel(Model):
     """f(x) = shift + scale · (b + Σ_g (f_g(x) − c_g)) + offset, with flat weights θ = (terms in order, b).
 
     Attributes:
@@ -106,7 +106,7 @@ class AdditiveModel:
         return tuple(term for family in self.families for term in family.terms)
 
     @property
-    def outputs(self) -> int:
+    def outputs(self) -> int:  # type: ignore[override]
         return self.scale.shape[0]
 
     @property
@@ -121,19 +121,9 @@ class AdditiveModel:
         return tuple(torch.arange(self.dim).split([*sizes, self.outputs]))
 
     @property
-    def source(self) -> AdditiveModel:
-        """The model that predictions come from: this one."""
-        return self
-
-    @property
     def space(self) -> Hashable:
         """The terms as they are: weights of other models mean something else."""
         return "additive", id(self.families)
-
-    @property
-    def differentiable(self) -> AdditiveModel:
-        """The model itself: its answers keep the graph of its rows."""
-        return self
 
     def inputs(self, x: Any) -> EncodedRows:
         """Encoded rows.
@@ -160,12 +150,6 @@ class AdditiveModel:
         joined = torch.cat(parts, -3) if parts else theta.new_zeros(*theta.shape[:-1], 0, len(x), self.outputs)
         return self.scale * joined
 
-    def sampled(
-        self, x: EncodedRows, theta: Tensor, precision: Precision, n: int, generator: torch.Generator
-    ) -> Tensor:
-        """f at n draws of the weights from N(θ, A⁻¹), shape (n, N, C)."""
-        return at_draws(self, x, theta, precision, n, generator)
-
     def covariance(self, x: EncodedRows, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
         """J A⁻¹ Jᵀ per row, shape (N, C, C), a block of rows at a time."""
         return among_pairs(self._covariance(x, theta, precision), classes)
@@ -191,14 +175,6 @@ class AdditiveModel:
         blocks = [self.tape(x[rows], theta).multiply(v.mT) for rows in self._blocks(len(x))]
         joined = torch.cat(blocks) if blocks else theta.new_zeros(0, self.outputs, v.shape[0])
         return joined.permute(2, 0, 1)
-
-    def is_last_layer(self, x: EncodedRows, theta: Tensor) -> bool:
-        """No: it has a net for each term."""
-        return False
-
-    def opened(self, x: EncodedRows, theta: Tensor) -> AdditiveModel:
-        """Itself: values and derivatives of the nets are computed together already."""
-        return self
 
     def tape(self, x: EncodedRows, theta: Tensor) -> Tape:
         """The Jacobian, each term's part by itself."""

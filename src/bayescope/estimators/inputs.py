@@ -66,7 +66,7 @@ class InputMap:
         """
         mapped = numbers if transformer is None else _dense(transformer.fit(numbers).transform(numbers))
         names = feature_names(transformer, preprocessing.names, mapped.shape[1])
-        if transformer is not None or preprocessing.scaling is None:
+        if transformer is not None:
             _refuse_far(names, mapped)
         stride = max(1, mapped.shape[0] // SCALE_ROWS)
         some, counts = mapped[::stride], None if weights is None else weights[::stride]

@@ -109,7 +109,7 @@ class Categorical(Likelihood):
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         """f_y − log Σ_c exp f_c, shape (..., N), 0 for an ignored label."""
         values, labelled = torch.log_softmax(f, -1), self.labelled(y)
-        found = values.gather(-1, self._places(y).expand(values.shape[:-1])[..., None])[..., 0]
+        found = values.take_along_dim(self._places(y).expand(values.shape[:-1])[..., None], -1)[..., 0]
         return found if labelled is None else torch.where(labelled, found, 0.0)
 
     def gradient(self, f: Tensor, y: Tensor) -> Tensor:
@@ -275,9 +275,9 @@ def _log_single(mean: Tensor, root: Tensor, classes: Tensor) -> Tensor:
     """log E[softmax(f)_k] of one class k a row, an answer for each randomisation of the nodes, shape (R, N)."""
     outputs = mean.shape[-1]
     others = torch.tensor([[j for j in range(outputs) if j != k] for k in range(outputs)], device=mean.device)[classes]
-    differences = mean.gather(-1, others) - mean.gather(-1, classes[:, None])
-    of_class = root.gather(-2, classes[:, None, None].expand(-1, 1, root.shape[-1]))
-    contrasts = root.gather(-2, others[..., None].expand(-1, -1, root.shape[-1])) - of_class
+    differences = mean.take_along_dim(others, -1) - mean.take_along_dim(classes[:, None], -1)
+    of_class = root.take_along_dim(classes[:, None, None], -2)
+    contrasts = root.take_along_dim(others[..., None], -2) - of_class
     integrate = log_means if outputs <= _FEW else log_means_of_many
     return integrate(differences, contrasts @ contrasts.mT)
 
@@ -326,7 +326,7 @@ class _ClassQuadrature(Integral):
 
     def log_prob(self, mean: Tensor, cov: Tensor, y: Tensor) -> Tensor:
         """The logarithm of `mean`, also below what a float holds, but for rare classes of more than 32."""
-        return _log_mean(_log_answers(*_centred(mean, cov), y)).gather(-1, y[:, None])[:, 0]
+        return _log_mean(_log_answers(*_centred(mean, cov), y)).take_along_dim(y[:, None], -1)[:, 0]
 
     def information(self, mean: Tensor, cov: Tensor) -> Tensor:
         mean, root = _centred(mean, cov)

@@ -144,7 +144,7 @@ def principal_root(cov: Tensor, scale: Tensor) -> Tensor:
             vectors[row, :, 0],
         )
     # What is still below zero is the rounding of a zero eigenvalue.
-    largest = vectors.gather(-2, vectors.abs().argmax(-2, keepdim=True))
+    largest = vectors.take_along_dim(vectors.abs().argmax(-2, keepdim=True), -2)
     return eigenroot(torch.where(values > 0, values, 0.0), vectors * largest.sign(), cov).flip(-1)
 
 
@@ -303,15 +303,15 @@ def _ordered(mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor]:
     """First the d that is least likely to be below 0, last the one that varies most given it."""
     variance = cov.diagonal(dim1=-2, dim2=-1).detach()
     first = (mean.detach() / torch.sqrt(3.0 + variance)).argmax(-1, keepdim=True)
-    column = cov.detach().gather(-1, first[..., None].expand(-1, mean.shape[1], 1))[..., 0]
-    left = variance - column.square() / variance.gather(-1, first).clamp_min(_TINY)
+    column = cov.detach().take_along_dim(first[..., None], -1)[..., 0]
+    left = variance - column.square() / variance.take_along_dim(first, -1).clamp_min(_TINY)
     order = left.scatter(-1, first, -torch.inf).argsort(-1)
     return _permuted(mean, cov, order)
 
 
 def _permuted(mean: Tensor, cov: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
-    rows = cov.gather(-2, order[..., None].expand_as(cov))
-    return mean.gather(-1, order), rows.gather(-1, order[:, None].expand_as(cov))
+    rows = cov.take_along_dim(order[..., None], -2)
+    return mean.take_along_dim(order, -1), rows.take_along_dim(order[:, None], -1)
 
 
 def _pivot(cov: Tensor, j: int) -> tuple[Tensor, Tensor]:

@@ -156,7 +156,7 @@ def _at_nodes(mean: Tensor, steps: Tensor, places: Tensor, z: Tensor) -> tuple[T
     f = (steps @ z.mT).add_(mean[..., None])
     f -= f.amax(1, keepdim=True)
     label = places[:, None, None]
-    chosen = f.gather(1, label.expand(-1, 1, z.shape[0])).mean((1, 2))
+    chosen = f.take_along_dim(label, 1).mean((1, 2))
     total = f.exp_().sum(1, keepdim=True)
     f /= total
     gradient, by_node = -f.mean(-1, keepdim=True), f @ (z / -z.shape[0])

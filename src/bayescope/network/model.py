@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.errors import InputError
-from bayescope.models import among, among_pairs
+from bayescope.models import Model, among, among_pairs
 from bayescope.module_copies import module_copy
 from bayescope.network.draws import ROWS, outputs_at, outputs_under, parameters_and_constants, values_at
 from bayescope.network.forward import owned, reading
@@ -39,7 +39,6 @@ from bayescope.network.substitution import substituted
 from bayescope.network.vectorising import vectorising
 from bayescope.network.weights import Weights
 from bayescope.precision import DiagonalPrecision, Precision
-from bayescope.precision.draws import weight_draws
 from bayescope.storage import stored
 from bayescope.tape.tape import row_blocks
 
@@ -78,7 +77,7 @@ def _privately(
 @stored("network_model", without=("network", "recordings", "private", "graph"))
 @final
 @dataclass(frozen=True, eq=False)
-class NetworkModel:
+class NetworkModel(Model):
     """f(x, θ) of a module with some of its weights random, read in eval mode.
 
     The module is the model's own: nothing outside holds it, and nothing here writes to it, so that what has been
@@ -208,7 +207,7 @@ class NetworkModel:
             with reading(self.module), explained(self.module, x):
                 f = outputs_under(self.module, self.weights, x, theta, sd, n, generator, copy=self._copied)
             return self._checked(f, x, 1)
-        return torch.cat([self.forward(x, some) for some in weight_draws(theta, precision, n, generator)])
+        return Model.sampled(self, x, theta, precision, n, generator)
 
     @_privately
     def covariance(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, Protocol, final
+from typing import Any, NoReturn, final
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from bayescope.latent import DrawsLatent
 from bayescope.likelihoods import Likelihood
 from bayescope.memory import draw_count
 from bayescope.models import LinearizedModel, Model
+from bayescope.network.inputs import Inputs
 from bayescope.posterior.missing import TableReader
 from bayescope.posterior.posterior import Answer, Options, Posterior, in_rows
 from bayescope.posterior.record import Record
@@ -137,14 +138,9 @@ class PointPosterior(Posterior):
         return Answer(DrawsLatent(values), "at one point: no epistemic part", shape)
 
 
-class RandomPasses(Protocol):
-    """Random passes through a network."""
-
-    def __call__(self, x: Any, n: int, generator: torch.Generator) -> Tensor:
-        """f in n passes, shape (n, N, *positions, C), float64; what is random is the same for all rows of a pass.
-
-        So each pass is one function, and the answer for a row does not depend on the others.
-        """
+# f in n passes through a network at inputs x, shape (n, N, *positions, C), float64, called with x, n and a generator;
+# what is random is the same for all rows of a pass.
+RandomPasses = Callable[[Inputs, int, torch.Generator], Tensor]
 
 
 @stored("implicit_posterior")

@@ -23,7 +23,7 @@ from bayescope.precision import Precision
 from bayescope.precision.draws import weight_draws
 from bayescope.priors import Prior, log_normal
 from bayescope.storage import stored
-from bayescope.top_classes import Representatives, Together, TopLatent, top_classes
+from bayescope.top_classes import Representatives, Together, TopClasses, top_classes
 from bayescope.transforms import Transform, pushforward_moments
 
 DEFAULT_SAMPLES = 1000
@@ -154,12 +154,11 @@ class GaussianPosterior(Posterior):
         together = Together(mean, classes, others, found)
         rest = f"the other {mean.shape[-1] - options.top:,} classes taken together"
         if not likelihood.needs_covariance(integral):
-            whole = together.marginals(integral)
-            top = TopLatent(whole, classes, classes, together.chosen)
-            return Answer(whole, f"linearized, {integral} integral, {rest}", shape, top)
+            top = TopClasses(classes, classes, together.chosen)
+            return Answer(together.marginals(integral), f"linearized, {integral} integral, {rest}", shape, top)
         joined, note = _integrated(together.gaussian(integral), options)
         columns = torch.arange(options.top, device=classes.device).expand(classes.shape)
-        return Answer(joined, f"{note}, {rest}", shape, TopLatent(joined, columns, classes, together.chosen))
+        return Answer(joined, f"{note}, {rest}", shape, TopClasses(columns, classes, together.chosen))
 
     def _functions(self, x: Any, function: Model, n: int, generator: torch.Generator) -> Tensor:
         read, x = self._at_draws(function), function.inputs(x)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from bayescope.latent import DrawsLatent, GaussianLatent, Latent, MixtureLatent
+from bayescope.latent import Latent
 from bayescope.network.inputs import leaves
 from bayescope.quadrature import normal_nodes
 
@@ -19,8 +18,6 @@ from bayescope.quadrature import normal_nodes
 MOST_DIRECTIONS = 128
 # Nodes of a function that bends: at least so many.
 BENT_NODES = 64
-# Draws of f, where it is given by draws: this many describe what is missing.
-FEWEST_DRAWS = 256
 # Numbers in the inputs of all nodes that are predicted at once.
 NODE_NUMBERS = 2**20
 
@@ -174,97 +171,20 @@ class InputRows:
         return counts
 
 
-class TableReader(Protocol):
-    """Reads tables as they are for a posterior whose model takes numbers that were made of such tables."""
-
-    def __call__(self, table: Any) -> InputRows:
-        """The rows of a table like the one that was fitted.
-
-        Raises:
-            BayescopeError: if the table has other columns, or values that cannot be used.
-        """
+# Reads a table like the one that was fitted, for a posterior whose model takes numbers that were made of such tables.
+TableReader = Callable[[Any], InputRows]
 
 
 def integrated(latent: Latent, missing: Missing, ask: Callable[[np.ndarray], Latent]) -> Latent:
-    """The latent with the rows that lack values integrated over them, by the law of total covariance.
-
-    f has the mean E_x E[f∣x] and the covariance E_x Cov[f∣x] + Cov_x E[f∣x], x being what is missing.
+    """The latent with the rows that lack values integrated over them.
 
     Args:
         latent: of all rows, with stand-ins for missing values.
         missing: what is missing.
         ask: from inputs to their latent, of the same kind.
     """
+    device = latent.mean.device
     for places, inputs, owners in missing.nodes():
-        at_rows = _pooled(ask(inputs), torch.from_numpy(owners), len(places))
-        latent = _replaced(latent, torch.from_numpy(missing.rows[places]), at_rows)
+        rows, owner = (torch.from_numpy(each).to(device) for each in (missing.rows[places], owners))
+        latent = latent.pooled(rows, ask(inputs), owner)
     return latent
-
-
-def _pooled(latent: Latent, owners: Tensor, rows: int) -> Latent:
-    """The latent of rows from that of their nodes: node m is one of the equally weighted nodes of row owners[m]."""
-    owners = owners.to(latent.mean.device)
-    match latent:
-        case GaussianLatent():
-            mean = _averaged(latent.mean, owners, rows)
-            apart = latent.mean - mean[owners]
-            full = latent.covariance.ndim == 3
-            squares = apart[..., :, None] * apart[..., None, :] if full else apart.square()
-            cov = _averaged(latent.covariance + squares, owners, rows)
-            whole = GaussianLatent(mean, cov, latent.integral)
-            if latent.draws is None:
-                return whole
-            return whole.with_draws(latent.draws.values.shape[0], torch.Generator().manual_seed(0))
-        case DrawsLatent():
-            return _pooled_draws(latent.values, owners, rows)
-        case MixtureLatent():
-            return MixtureLatent(latent.log_weights, [_pooled(part, owners, rows) for part in latent.parts])
-        case _:
-            raise TypeError(f"no rule for the missing values of a {type(latent).__name__}")
-
-
-def _pooled_draws(values: Tensor, owners: Tensor, rows: int) -> DrawsLatent:
-    """Each draw's mean over the nodes of a row, plus Gaussian noise with the covariance of f over the nodes."""
-    means = torch.stack([_averaged(draw, owners, rows) for draw in values])
-    apart = values - means[:, owners]
-    cov = _averaged(torch.einsum("smc,smd->mcd", apart, apart) / len(values), owners, rows)
-    eigenvalues, vectors = torch.linalg.eigh(cov)
-    root = vectors * eigenvalues.clamp(min=0.0).sqrt()[..., None, :]
-    means = means.repeat_interleave(-(-FEWEST_DRAWS // len(means)), 0)
-    count = 1 << (len(means) - 1).bit_length()
-    noise = normal_nodes(cov.shape[-1], count).to(means)[: len(means)]
-    return DrawsLatent(means + torch.einsum("bcd,sd->sbc", root, noise))
-
-
-def _replaced(latent: Latent, rows: Tensor, by: Latent) -> Latent:
-    """The latent with some rows as another one has them."""
-    match latent, by:
-        case GaussianLatent(), GaussianLatent():
-            draws = None
-            if latent.draws is not None and by.draws is not None:
-                draws = _replaced_draws(latent.draws, rows, by.draws)
-            mean, cov = _put(latent.mean, rows, by.mean), _put(latent.covariance, rows, by.covariance)
-            return GaussianLatent(mean, cov, latent.integral, draws)
-        case DrawsLatent(), DrawsLatent():
-            return _replaced_draws(latent, rows, by)
-        case MixtureLatent(), MixtureLatent():
-            parts = [_replaced(part, rows, other) for part, other in zip(latent.parts, by.parts, strict=True)]
-            return MixtureLatent(latent.log_weights, parts)
-        case _:
-            raise TypeError(f"no rule for the missing values of a {type(latent).__name__}")
-
-
-def _replaced_draws(latent: DrawsLatent, rows: Tensor, by: DrawsLatent) -> DrawsLatent:
-    """With as many draws of each row as the new ones have, which are a multiple of those before."""
-    values = latent.values.repeat_interleave(len(by.values) // len(latent.values), 0)
-    return DrawsLatent(_put(values.movedim(1, 0), rows, by.values.movedim(1, 0)).movedim(0, 1))
-
-
-def _put(values: Tensor, rows: Tensor, by: Tensor) -> Tensor:
-    return values.index_copy(0, rows.to(values.device), by)
-
-
-def _averaged(values: Tensor, owners: Tensor, rows: int) -> Tensor:
-    """The averages over the nodes of each row, shape (rows, ...), of values (M, ...) at the nodes."""
-    counts = torch.bincount(owners, minlength=rows).reshape(-1, *[1] * (values.ndim - 1)).to(values)
-    return values.new_zeros(rows, *values.shape[1:]).index_add_(0, owners, values) / counts

@@ -26,7 +26,7 @@ from bayescope.predictive import Predictive
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
 from bayescope.storage import save
-from bayescope.top_classes import TopLatent
+from bayescope.top_classes import TopClasses
 
 
 class Options(NamedTuple):
@@ -74,7 +74,7 @@ class Answer(NamedTuple):
     latent: Latent
     note: str
     shape: tuple[int, ...]
-    top: TopLatent | None = None
+    top: TopClasses | None = None
 
 
 class Evidence(Protocol):
@@ -287,10 +287,8 @@ class Posterior(ABC):
         imputed = rows.imputed if self.reader is not None or rows is x else None
         # What comes back follows what went in, also where an estimator reads it.
         arrays = not has_tensors(rows.values if self.reader is None or rows is x else x)
-        if top is None:
-            return Predictive(answer.latent, self.likelihood, arrays, notes, answer.shape, imputed=imputed)
-        latent = answer.top or TopLatent.of(answer.latent, top)
-        return Predictive(latent, self.likelihood, arrays, notes, answer.shape, latent.classes, imputed)
+        asked = answer.top if top is None else answer.top or TopClasses.of(answer.latent.mean, top)
+        return Predictive(answer.latent, self.likelihood, arrays, notes, answer.shape, asked, imputed)
 
     def _rows(self, x: Any) -> InputRows:
         """The model's inputs, and which of them stand for missing values."""

@@ -19,6 +19,8 @@ from bayescope.tables.suspicion import refuse_labels_of_rows
 MOST_VALUES = 1024
 # Different labels of a column.
 MOST_LABELS = 65_000
+# Rows whose extremes are found side by side.
+FOLDED = 64
 # Rows of the sample.
 SAMPLE_ROWS = 262_144
 
@@ -67,7 +69,7 @@ class ColumnMoments:
             if gaps:
                 apart[absent] = 0.0
             squares = weights @ np.square(apart, out=apart)
-        low, high = np.fmin.reduce(numbers, 0, initial=np.inf), np.fmax.reduce(numbers, 0, initial=-np.inf)
+        low, high = _extreme(np.fmin, np.inf, numbers), _extreme(np.fmax, -np.inf, numbers)
         return cls(size, missing, mass, mean, squares, low, high)
 
     def joined(self, other: ColumnMoments) -> ColumnMoments:
@@ -89,6 +91,15 @@ class ColumnMoments:
     def farthest(self) -> np.ndarray:
         """The largest number in size; 0 where there was none."""
         return np.maximum(np.maximum(-self.low, self.high), 0.0)
+
+
+def _extreme(extreme: np.ufunc, initial: float, numbers: np.ndarray) -> np.ndarray:
+    """The extreme of each column (n, D) but for NaN; NumPy reduces few long rows four times as fast as many short."""
+    rows, columns = numbers.shape
+    whole = rows // FOLDED * FOLDED
+    folded = numbers[:whole].reshape(rows // FOLDED, FOLDED * columns)
+    first = extreme.reduce(folded, 0, initial=initial).reshape(FOLDED, columns)
+    return np.asarray(extreme.reduce(np.concatenate([first, numbers[whole:]]), 0, initial=initial))
 
 
 @stored("tally", parts={"values": np.ndarray | None, "counts": np.ndarray})

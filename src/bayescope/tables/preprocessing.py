@@ -128,7 +128,7 @@ class Preprocessing:
             own memory.
 
         Raises:
-            InputError: if there are no rows, or numbers to be scaled are so large that their squares are no floats.
+            InputError: if there are no rows, or numbers are so large that their squares are no floats.
             OptionError: if the scaling or the encoding is unknown.
             UnsupportedError: if "target" has no targets.
         """
@@ -196,15 +196,15 @@ class Preprocessing:
             codes: those of the labels, and their weights, for "target".
 
         Raises:
-            InputError: if numbers to be scaled are so large that their squares are no floats.
+            InputError: if numbers are so large that their squares are no floats.
         """
         names, gaps = tuple(kinds), moments.missing > 0
         places, outputs = _outputs(names, tuple(kinds.values()), labels, encoding, gaps, target_means)
         order = np.argsort(places, kind="stable")
         centre, scale = np.empty(0), np.empty(0)
         scores: tuple[Quantiles, ...] = ()
+        refuse_far([name for name in names if kinds[name] == "numeric"], moments.farthest)
         if scaling is not None:
-            refuse_far([name for name in names if kinds[name] == "numeric"], moments.farthest)
             coded = [_positions(each) for each in labels] if encoding == "ordinal" else codes
             if scaling == "standard":
                 of_codes = [Standard.fit(*each) for each in coded]
