@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, Self, final
+from typing import TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -126,48 +126,6 @@ class Points:
 
     inputs: Tensor
     levels: Tensor
-
-
-class TermFamily(Protocol):
-    """G terms of one shape, P weights each, C outputs."""
-
-    @property
-    def terms(self) -> tuple[Term, ...]:
-        """The G terms that are computed together."""
-
-    @property
-    def outputs(self) -> int:
-        """The number of outputs of each term, C."""
-
-    @property
-    def weights(self) -> int:
-        """P, the number of weights of one term."""
-
-    @property
-    def layers(self) -> tuple[str, ...]:
-        """The names of the layers that a term's weights are in."""
-
-    @property
-    def layer(self) -> Tensor:
-        """The layer of each of a term's weights, int64 of shape (P,)."""
-
-    def points(self, rows: EncodedRows) -> Points:
-        """What the terms read of each row: U = N."""
-
-    def centred(self, points: Points) -> Tensor:
-        """Where a term has a value, bool (G, U): effects of missing values are measured from its mean there."""
-
-    def values(self, theta: Tensor, points: Points) -> Tensor:
-        """f_g at the points, shape (..., G, U, C), for θ of shape (..., G, P)."""
-
-    def jacobian(self, theta: Tensor, points: Points) -> Jacobian:
-        """∂f_g/∂θ_g at the points, (G, U, C, P) when it is written out, for θ of shape (G, P)."""
-
-    def start(self, points: Points, mass: Tensor, generator: torch.Generator) -> Tensor:
-        """First weights, shape (G, P), for points that have the given shares of the data, shape (G, U)."""
-
-    def only(self, places: Sequence[int]) -> Self:
-        """The family of some of the terms."""
 
 
 @stored("hidden_nets")
@@ -372,6 +330,10 @@ class LevelEffects:
 
     def only(self, places: Sequence[int]) -> LevelEffects:
         return replace(self, terms=tuple(self.terms[place] for place in places))
+
+
+# G terms of one shape, P weights each, C outputs.
+TermFamily: TypeAlias = HiddenNets | LevelEffects
 
 
 def linear_weights(family: TermFamily) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol, final
+from typing import TypeAlias, final
 
 import numpy as np
 
@@ -29,23 +29,6 @@ class Coded:
     levels: np.ndarray
     weights: np.ndarray
     grouped: bool
-
-
-class Coder(Protocol):
-    """Codes a column, a block at a time."""
-
-    @property
-    def points(self) -> int:
-        """U, how many different codes there are."""
-
-    def codes(self, column: Column, weights: np.ndarray) -> np.ndarray:
-        """The point of each value, int64 of shape (n,), which is counted."""
-
-    def sums(self) -> list[np.ndarray]:
-        """What was counted, to be added up over processes."""
-
-    def coded(self, sums: list[np.ndarray]) -> Coded:
-        """The points of the column, with the sums over the rows at each."""
 
 
 @final
@@ -137,6 +120,10 @@ class NumberCoder:
         gone = np.zeros(self._missing)
         levels = np.concatenate([np.full(len(means), NO_LEVEL), gone.astype(np.int64)])
         return Coded(encoding, np.concatenate([means, gone]), levels, weights, self._grouped)
+
+
+# Codes a column, a block at a time.
+Coder: TypeAlias = LabelCoder | NumberCoder
 
 
 def _first_of_groups(ranks: np.ndarray, groups: int) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Protocol, final
+from typing import Any, TypeAlias, final
 
 from bayescope.errors import InputError
 from bayescope.tables.arrow import arrow_module, family_of, kind_of
@@ -15,24 +15,6 @@ from bayescope.tables.sources import joint_schema, reading, refuse_fewer
 BUFFER_BYTES = 2**18
 # The first and last bytes of a file that its fingerprint has: the end of a Parquet file tells each column's range.
 EDGE_BYTES = 2**16
-
-
-class Part(Protocol):
-    """Some rows of a table, in one file."""
-
-    @property
-    def name(self) -> str:
-        """The name of the part, for messages."""
-
-    @property
-    def rows(self) -> int:
-        """How many, without reading them."""
-
-    def batches(self, names: Sequence[str], low: int, high: int, size: int) -> Iterator[Mapping[str, Any]]:
-        """The arrays of the columns named, of the rows from ``low`` to ``high``, in batches of at most ``size``."""
-
-    def edges(self) -> bytes:
-        """What tells it from other data, cheaply."""
 
 
 @final
@@ -125,6 +107,10 @@ class ScannedPart:
     def edges(self) -> bytes:
         """The first and the last bytes, of a file."""
         return _edges(self.source) if hasattr(self.source, "open") else b""
+
+
+# Some rows of a table, in one file.
+Part: TypeAlias = ParquetPart | ScannedPart
 
 
 def parts_of(table: str, dataset: Any, names: Sequence[str], *, chosen: bool) -> tuple[list[Part], Any]:
