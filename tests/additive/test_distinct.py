@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
-from bayescope.additive import Distinct, TermFamily
+from bayescope.additive import TermFamily, distinct_points
 from tests.additive.problems import FIRST, MIXED, PAIR, SECOND, labels, nets, table, valued
 
 
@@ -13,9 +14,8 @@ from tests.additive.problems import FIRST, MIXED, PAIR, SECOND, labels, nets, ta
 def test_each_row_is_at_its_own_point_and_no_two_points_are_the_same(family: TermFamily) -> None:
     rows = table(40)[torch.arange(80) % 40]
     read = family.points(rows)
-    found = Distinct.of(read)
-    for term, (place, count) in enumerate(zip(found.place, found.counts, strict=True)):
-        assert torch.equal(found.points.inputs[term, place], read.inputs[term])
-        assert torch.equal(found.points.levels[term, place], read.levels[term])
-        both = torch.cat([found.points.inputs[term], found.points.levels[term, :, None]], 1)[:count]
-        assert len(both.unique(dim=0)) == count == int(place.max()) + 1 <= 40
+    for term, found in enumerate(distinct_points(read)):
+        np.testing.assert_array_equal(found.inputs[found.place], read.inputs[term])
+        np.testing.assert_array_equal(found.levels[found.place], read.levels[term])
+        both = np.column_stack([found.inputs, found.levels])
+        assert len(np.unique(both, axis=0)) == len(both) == found.place.max() + 1 <= 40

@@ -3,7 +3,7 @@
 from bayescope.additive.additive import Additive, fit_additive, pruned, removal_gains
 from bayescope.additive.coded import CodedData, Codes
 from bayescope.additive.contributions import Functions, intercept_at, position_of, read
-from bayescope.additive.design import MOST_POINTS, Design
+from bayescope.additive.design import MOST_POINTS, Design, distinct_points
 from bayescope.additive.effects import (
     Effect,
     Grid,
@@ -31,7 +31,7 @@ from bayescope.additive.fit import (
 )
 from bayescope.additive.gaps import with_gaps
 from bayescope.additive.interactions import Grids, Ranking, evidence_gains, mutual_information, rank
-from bayescope.additive.model import AdditiveModel, Centre, Distinct
+from bayescope.additive.model import AdditiveModel, Centre
 from bayescope.additive.network import AdditiveNetwork
 from bayescope.additive.observed import Margin, RowsInMemory
 from bayescope.additive.passes import CODED_ROWS, Computed, RowPasses
@@ -57,7 +57,6 @@ __all__ = [
     "Codes",
     "Computed",
     "Design",
-    "Distinct",
     "Effect",
     "EncodedRows",
     "Explanation",
@@ -83,6 +82,7 @@ __all__ = [
     "Values",
     "carried",
     "climb",
+    "distinct_points",
     "effect",
     "effect_covariance",
     "effect_draws",

@@ -57,11 +57,7 @@ class Design:
             rows: N of them.
             weights: of the rows, shape (N,).
         """
-        read, ones = family.points(rows), np.ones(len(rows))
-        found = [
-            DistinctPoints.of(inputs.numpy(), levels.numpy(), ones)
-            for inputs, levels in zip(read.inputs, read.levels, strict=True)
-        ]
+        found = distinct_points(family.points(rows), np.ones(len(rows)))
         place = torch.from_numpy(np.stack([each.place for each in found]))
         return cls.joined(family, found, place, [weights.numpy()] * len(found))
 
@@ -77,7 +73,7 @@ class Design:
             place: the point of each row.
             weights: for each term, of what its points were found among.
         """
-        points = Points(_padded(each.inputs for each in found), _padded(each.levels for each in found))
+        points = side_by_side(found)
         mass = _padded(
             np.bincount(each.place, share / share.sum(), len(each.levels))
             for each, share in zip(found, weights, strict=True)
@@ -160,39 +156,50 @@ class DistinctPoints:
     grouped: bool
 
     @classmethod
-    def of(cls, inputs: np.ndarray, levels: np.ndarray, counts: np.ndarray) -> DistinctPoints:
-        """Of inputs (n, k) and levels (n,), each of which counts this often."""
+    def of(cls, inputs: np.ndarray, levels: np.ndarray, counts: np.ndarray | None = None) -> DistinctPoints:
+        """Of inputs (n, k) and levels (n,); they are grouped only where it is given how often each counts."""
         if inputs.shape[1] == 0:
             distinct, place = np.unique(levels, return_inverse=True)
             return cls(inputs[: len(distinct)], distinct, place, False)
         present = levels == NO_LEVEL
         most = (MOST_POINTS if inputs.shape[1] == 1 else MOST_CELLS) - (not present.all())
-        groups, grouped = _grouped(inputs[present], counts[present], most)
+        exact = [np.unique(column, return_inverse=True)[1] for column in inputs[present].T]
+        groups = _joined(exact)
+        grouped = counts is not None and bool(groups.max(initial=0) >= most)
+        if counts is not None and grouped:
+            groups = _grouped(exact, counts[present], most)
         codes = np.full(len(levels), groups.max(initial=-1) + 1)
         codes[present] = groups
         _, first, place = np.unique(codes, return_index=True, return_inverse=True)
-        if not grouped:
+        if counts is None or not grouped:
             return cls(inputs[first], levels[first], place, False)
         sums = np.stack([np.bincount(place, counts * column) for column in inputs.T], 1)
         return cls(sums / np.bincount(place, counts)[:, None], levels[first], place, True)
+
+
+def distinct_points(read: Points, counts: np.ndarray | None = None) -> list[DistinctPoints]:
+    """The distinct points of each of G terms."""
+    pairs = zip(read.inputs.detach().cpu().numpy(), read.levels.cpu().numpy(), strict=True)
+    return [DistinctPoints.of(inputs, levels, counts) for inputs, levels in pairs]
+
+
+def side_by_side(found: Sequence[DistinctPoints]) -> Points:
+    """The points of G terms; those of a term with fewer are filled up."""
+    return Points(_padded(each.inputs for each in found), _padded(each.levels for each in found))
 
 
 def _padded(parts: Iterable[np.ndarray]) -> Tensor:
     return torch.nn.utils.rnn.pad_sequence([torch.from_numpy(part) for part in parts], True)
 
 
-def _grouped(inputs: np.ndarray, counts: np.ndarray, most: int) -> tuple[np.ndarray, bool]:
-    """A whole number for each point, the same for the same point; and whether those are groups of points."""
-    exact = [np.unique(column, return_inverse=True)[1] for column in inputs.T]
-    codes = _joined(exact)
-    if codes.max(initial=0) < most:
-        return codes, False
+def _grouped(exact: Sequence[np.ndarray], counts: np.ndarray, most: int) -> np.ndarray:
+    """The group of each point, among few enough of them."""
     # Columns of more than two values are numbers, which are cut into as many groups of equal size as there is room for.
     numbers = [place for place, column in enumerate(exact) if column.max() > 1]
     others = [column for place, column in enumerate(exact) if place not in numbers]
     room = max(2.0, most / (1 + _joined(others).max()) if others else most)
     groups = int(room ** (1.0 / len(numbers)))
-    return _joined([*[_cut(exact[place], counts, groups) for place in numbers], *others]), True
+    return _joined([*[_cut(exact[place], counts, groups) for place in numbers], *others])
 
 
 def _cut(ranks: np.ndarray, counts: np.ndarray, groups: int) -> np.ndarray:
@@ -210,10 +217,3 @@ def _joined(columns: Sequence[np.ndarray]) -> np.ndarray:
         if most := int(column.max(initial=0)):
             codes = np.unique(codes * (most + 1) + column, return_inverse=True)[1]
     return codes
-
-
-def distinct_rows(columns: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The first row of each kind, and the kind of each row."""
-    codes = _joined([np.unique(column, return_inverse=True)[1] for column in columns])
-    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
-    return first, inverse

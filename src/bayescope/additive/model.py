@@ -6,11 +6,10 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard, final
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from bayescope.additive.design import distinct_rows
+from bayescope.additive.design import distinct_points, side_by_side
 from bayescope.additive.families import Points, TermFamily
 from bayescope.additive.problem import split_weights
 from bayescope.additive.terms import EncodedRows, Term
@@ -20,34 +19,6 @@ from bayescope.precision import BlockPrecision, Precision
 from bayescope.storage import stored
 from bayescope.tape import DenseTape, JoinedTape, Tape
 from bayescope.tape.tape import row_blocks
-
-# The distinct points that the terms of a family read of some rows: what depends on them is computed once for each.
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Distinct:
-    """Points of which no two of a term are the same. Unlike those of a `Design` they are never grouped.
-
-    Attributes:
-        points: U for each of G terms, those of a term with fewer filled up with its first.
-        counts: how many each term has.
-        place: the point of each of N rows, int64 of shape (G, N).
-    """
-
-    points: Points
-    counts: tuple[int, ...]
-    place: Tensor
-
-    @classmethod
-    def of(cls, points: Points) -> Distinct:
-        """Of one point a row, at least one row."""
-        pairs = zip(points.inputs.detach().cpu().numpy(), points.levels.cpu().numpy(), strict=True)
-        found = [distinct_rows([*inputs.T, levels]) for inputs, levels in pairs]
-        first = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(rows) for rows, _ in found], True)
-        inputs = torch.gather(points.inputs, 1, first[..., None].expand(-1, -1, points.inputs.shape[2]))
-        place = torch.from_numpy(np.stack([inverse for _, inverse in found]))
-        return cls(Points(inputs, torch.gather(points.levels, 1, first)), tuple(len(rows) for rows, _ in found), place)
 
 
 @stored("additive_centre")
@@ -222,17 +193,18 @@ class AdditiveModel(Model):
         *blocks, last = precision.blocks
         total = verb(last, DenseTape(torch.diag(self.scale)[None]))
         for family, centre, weights in self._by_family(theta):
-            found = Distinct.of(family.points(x))
+            found = distinct_points(family.points(x))
+            points, counts = side_by_side(found), [len(each.levels) for each in found]
             of_family, blocks = blocks[: len(family.terms)], blocks[len(family.terms) :]
             parts: list[list[Tensor]] = [[] for _ in of_family]
-            for some in row_blocks(max(found.counts), 8 * self.outputs * len(of_family) * family.weights):
-                points = Points(found.points.inputs[:, some], found.points.levels[:, some])
-                slopes = self._slopes(family, centre, weights, points)
-                for part, block, slope, count in zip(parts, of_family, slopes, found.counts, strict=True):
+            for some in row_blocks(max(counts), 8 * self.outputs * len(of_family) * family.weights):
+                at = Points(points.inputs[:, some], points.levels[:, some])
+                slopes = self._slopes(family, centre, weights, at)
+                for part, block, slope, count in zip(parts, of_family, slopes, counts, strict=True):
                     if some.start < count:
                         part.append(verb(block, DenseTape(slope[: count - some.start])))
-            for part, place in zip(parts, found.place, strict=True):
-                total = total + torch.cat(part)[place]
+            for part, each in zip(parts, found, strict=True):
+                total = total + torch.cat(part)[torch.from_numpy(each.place)]
         return total.expand(len(x), *total.shape[1:])
 
     def _by_family(self, theta: Tensor) -> Sequence[tuple[TermFamily, Centre, Tensor]]:
