@@ -55,11 +55,11 @@ def test_many_numbers_are_in_groups_of_like_size_and_told_by_their_means():
 
 
 def test_a_column_that_the_sample_has_no_number_of_has_points_all_the_same():
-    x, none, tally = np.append(np.arange(2000.0), np.full(50, np.nan)), np.empty(0), Tally()
+    x, tally = np.append(np.arange(2000.0), np.full(50, np.nan)), Tally()
     tally.add(x, np.ones(2050))
     moments = ColumnMoments.of(x[:, None], np.ones(2050))
     for transform in ("standard", "quantile"):
-        known = tally.known((none, none), moments, 0)
+        known = tally.known(np.empty((0, 2)), moments, 0)
         coder = NumberCoder(numeric_encoding("x", transform, moments, 0, known), known[0], False, 16)
         codes = coder.codes(column(np.array([0.0, np.nan, 1999.0])), np.ones(3))
         points = coder.coded(coder.sums())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import final
 
@@ -136,22 +136,22 @@ class Tally:
             self.add(other.values, other.counts)
         return self
 
-    def known(
-        self, sample: tuple[np.ndarray, np.ndarray], moments: ColumnMoments, place: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def known(self, sample: np.ndarray, moments: ColumnMoments, place: int) -> tuple[np.ndarray, np.ndarray]:
         """The different numbers and how often each was there; of more than 1,024 those of a sample, and their weights.
 
         A column that is mostly missing may have none in the sample: its extremes stand for it then.
 
         Args:
-            sample: of the column.
+            sample: numbers of the column, NaN where missing, and their rows' weights, shape (n, 2).
             moments: of all columns.
             place: of the column among them.
         """
         if self.values is not None:
             return self.values, self.counts
-        ends = np.array([moments.low[place], moments.high[place]])
-        return sample if sample[0].size else (ends, np.full(2, 0.5 * moments.mass[place]))
+        found = sample[~np.isnan(sample[:, 0])]
+        if not len(found):
+            return np.array([moments.low[place], moments.high[place]]), np.full(2, 0.5 * moments.mass[place])
+        return found[:, 0], found[:, 1]
 
 
 def numeric_encoding(
@@ -245,75 +245,45 @@ class LabelsSeen:
             )
 
 
-@stored("sample")
+@stored("sample", parts={"_parts": list, "_limit": int})
 @final
-@dataclass(frozen=True, eq=False)
 class Sample:
-    """A uniform sample of rows: those whose numbers in the table have the smallest hashes.
+    """A uniform sample of rows, added a block at a time: those whose numbers in the table have the smallest hashes.
 
     It depends on neither the blocks nor the parts that a table is read in; one of no more rows is all in it.
-
-    Attributes:
-        numbers: shape (n, D), and last the rows' weights.
-        keys: the hashes, shape (n,).
-        rows: the rows' numbers in the table, shape (n,).
-    """
-
-    numbers: np.ndarray
-    keys: np.ndarray
-    rows: np.ndarray
-
-    @classmethod
-    def of(cls, numbers: np.ndarray, rows: np.ndarray) -> Sample:
-        """Of rows with these numbers in the table."""
-        return cls(numbers, _hashes(rows), rows)
-
-    def joined(self, others: Sequence[Sample]) -> Sample:
-        """That of all rows together, in the order of the table."""
-        parts = [self, *others]
-        keys, rows = np.concatenate([part.keys for part in parts]), np.concatenate([part.rows for part in parts])
-        kept = np.argpartition(keys, SAMPLE_ROWS)[:SAMPLE_ROWS] if len(keys) > SAMPLE_ROWS else np.arange(len(keys))
-        kept = kept[np.argsort(rows[kept])]
-        return Sample(np.concatenate([part.numbers for part in parts])[kept], keys[kept], rows[kept])
-
-    def column(self, place: int) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers of a column that are there, and their rows' weights."""
-        there = ~np.isnan(self.numbers[:, place])
-        return self.numbers[there, place], self.numbers[there, -1]
-
-
-@stored("sampler", parts={"_kept": Sample, "_waiting": list, "_limit": int})
-@final
-class Sampler:
-    """Draws a sample from blocks of rows.
 
     Args:
         width: numbers of a row.
     """
 
     def __init__(self, width: int) -> None:
-        self._kept = Sample.of(np.empty((0, width + 1)), np.empty(0, dtype=np.int64))
-        self._waiting: list[Sample] = []
+        # The numbers of some rows, the hashes and the rows' numbers in the table.
+        self._parts = [(np.empty((0, width)), np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64))]
         self._limit = np.iinfo(np.uint64).max
 
     def add(self, numbers: np.ndarray, rows: np.ndarray) -> None:
-        """Rows, shape (n, D + 1), and their numbers in the table."""
+        """Rows, shape (n, D), and their numbers in the table."""
         keys = _hashes(rows)
         small = keys <= self._limit
-        self._waiting.append(Sample(numbers[small], keys[small], rows[small]))
-        if sum(len(part.keys) for part in self._waiting) > SAMPLE_ROWS // 4:
-            self._settle()
+        self._parts.append((numbers[small], keys[small], rows[small]))
+        if sum(len(keys) for _, keys, _ in self._parts[1:]) > SAMPLE_ROWS // 4:
+            self.numbers()
 
-    def sample(self) -> Sample:
-        """The rows drawn so far, as one sample."""
-        self._settle()
-        return self._kept
+    def joined(self, other: Sample) -> Sample:
+        """This, with the rows that another pass has drawn from others."""
+        self._parts += other._parts
+        return self
 
-    def _settle(self) -> None:
-        self._kept = self._kept.joined(self._waiting)
-        self._waiting = []
-        if len(self._kept.keys) == SAMPLE_ROWS:
-            self._limit = self._kept.keys.max()
+    def numbers(self) -> np.ndarray:
+        """The numbers of the rows drawn so far, in the order of the table, shape (n, D)."""
+        if len(self._parts) > 1:
+            numbers, keys, rows = map(np.concatenate, zip(*self._parts, strict=True))
+            few = np.argpartition(keys, SAMPLE_ROWS)[:SAMPLE_ROWS] if len(keys) > SAMPLE_ROWS else np.arange(len(keys))
+            kept = few[np.argsort(rows[few])]
+            self._parts = [(numbers[kept], keys[kept], rows[kept])]
+            if len(kept) == SAMPLE_ROWS:
+                self._limit = keys[kept].max()
+        return self._parts[0][0]
 
 
 def _hashes(rows: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 from bayescope import checks
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.storage import stored
-from bayescope.tables.column_sums import ColumnMoments, LabelsSeen, Sample, Sampler, Tally
+from bayescope.tables.column_sums import ColumnMoments, LabelsSeen, Sample, Tally
 from bayescope.tables.columns import Column, Kind, in_order_of, values_of_kind
 from bayescope.tables.encoding import LARGEST, CategoricalEncoding, TargetMeans, out_of_fold, refuse_far
 from bayescope.tables.scaling import Quantiles, Standard
@@ -371,7 +371,7 @@ class Preprocessing:
     "table_seen",
     parts={
         **dict.fromkeys(("_kinds", "_labels"), dict), "moments": ColumnMoments, "tallies": list,
-        "_scaling": str | None, "_encoding": str, "_sampler": Sampler | None, "_elsewhere": list,
+        "_scaling": str | None, "_encoding": str, "_sample": Sample,
     },
 )  # fmt: skip
 @final
@@ -413,8 +413,7 @@ class TableSeen:
         self.moments = ColumnMoments.none(numeric)
         self._labels = {name: LabelsSeen(name) for name, kind in kinds.items() if kind == "categorical"}
         self.tallies = [Tally() for _ in range(numeric if scaling == "quantile" else 0)]
-        self._sampler = Sampler(numeric) if self.tallies else None
-        self._elsewhere: list[Sample] = []
+        self._sample = Sample(numeric + 1)
 
     def add(self, columns: Sequence[Column], weights: np.ndarray, rows: np.ndarray) -> None:
         """A block.
@@ -433,8 +432,8 @@ class TableSeen:
             self._labels[column.name].add(column, weights)
         for tally, column in zip(self.tallies, numbers.T, strict=False):
             tally.add(column, weights)
-        if self._sampler is not None:
-            self._sampler.add(np.column_stack([numbers, weights]), rows)
+        if self.tallies:
+            self._sample.add(np.column_stack([numbers, weights]), rows)
 
     def joined(self, other: TableSeen) -> TableSeen:
         """This, with what another pass has seen of other rows of the same table."""
@@ -443,8 +442,7 @@ class TableSeen:
             self._labels[name] = self._labels[name].joined(labels)
         for tally, another in zip(self.tallies, other.tallies, strict=True):
             tally.joined(another)
-        if other._sampler is not None:
-            self._elsewhere.append(other._sampler.sample())
+        self._sample.joined(other._sample)
         return self
 
     def preprocessing(self) -> Preprocessing:
@@ -465,10 +463,8 @@ class TableSeen:
 
     def known(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """For "quantile", the numbers of each numeric column and their weights, as `Tally.known` has them."""
-        if self._sampler is None:
-            return []
-        sample = self._sampler.sample().joined(self._elsewhere)
-        return [tally.known(sample.column(at), self.moments, at) for at, tally in enumerate(self.tallies)]
+        sample = self._sample.numbers()
+        return [tally.known(sample[:, [at, -1]], self.moments, at) for at, tally in enumerate(self.tallies)]
 
 
 def _check_options(scaling: ScalingName | None, encoding: EncodingName) -> None:
