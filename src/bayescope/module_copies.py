@@ -11,7 +11,7 @@ import sys
 import types
 import weakref
 from collections import deque
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, final
 
 import torch
@@ -78,7 +78,9 @@ def twin(model: nn.Module) -> nn.Module:
 class _WithResults(TorchFunctionMode):
     """Lets ``copy.deepcopy`` take the results of a forward pass as they are, without their graph."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> object:
         if func is Tensor.__deepcopy__ and not args[0].is_leaf:
             return args[0].detach()
         return func(*args, **(kwargs or {}))
@@ -160,7 +162,7 @@ class _Rebinding:
         self._copies |= found
         return new
 
-    def _replace_in(self, value: Any) -> None:
+    def _replace_in(self, value: object) -> None:
         """Replaces the functions that an object of the copy holds."""
         if isinstance(value, list):
             value[:] = map(self._replaced, value)
@@ -202,14 +204,14 @@ class _Rebinding:
         made.__qualname__, made.__module__, made.__doc__ = function.__qualname__, function.__module__, function.__doc__
         return made
 
-    def _inside(self, value: Any) -> Any:
+    def _inside(self, value: object) -> Any:
         """What a function of the copy holds: a copy of what leads to the module, else the same object."""
         if _path(value, self._originals, self._copies) is None:
             return value
         return self._replaced(copy.deepcopy(value, self._memo))
 
 
-def _path(start: Any, ends: Container[int], closed: Container[int], *, names: bool = False) -> list[Any] | None:
+def _path(start: object, ends: Container[int], closed: Container[int], *, names: bool = False) -> list[Any] | None:
     """The objects that lead from one to another whose id is among the ends, each held by the one before it."""
     before: dict[int, Any] = {id(start): None}
     waiting = deque([start])
@@ -227,7 +229,7 @@ def _path(start: Any, ends: Container[int], closed: Container[int], *, names: bo
     return None
 
 
-def _held(value: Any, *, names: bool) -> Iterable[Any]:
+def _held(value: object, *, names: bool) -> Iterable[Any]:
     """The objects that an object holds, as far as a call may use them.
 
     Args:

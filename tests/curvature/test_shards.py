@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bayescope.curvature import Curvature, fit_curvature
 from bayescope.errors import UnsupportedError
-from bayescope.network.shards import Shard
+from bayescope.network import Shard
 from bayescope.processes import present
 from tests.distributed.networks import FORMS, NETWORKS, examples, mlp
 from tests.distributed.ranks import run

@@ -37,9 +37,8 @@ from bayescope.laplace import (
 )
 from bayescope.likelihoods import Categorical, Gaussian
 from bayescope.models import Model
-from bayescope.network import ReadingLimits
+from bayescope.network import Fingerprint, ReadingLimits
 from bayescope.network.batches import Batches
-from bayescope.network.fingerprint import Fingerprint
 from bayescope.network.priors import network_prior
 from bayescope.network.weights import Weights
 from bayescope.posterior import DrawsPosterior

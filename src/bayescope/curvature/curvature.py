@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Unpack, cast, final
+from typing import Unpack, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -25,13 +25,13 @@ from bayescope.curvature.plan import plan_network
 from bayescope.keywords import takes
 from bayescope.likelihoods import Likelihood, resolve
 from bayescope.module_copies import twin
-from bayescope.network.batches import Batches
+from bayescope.network.batches import Batches, Data
 from bayescope.network.forward import reading
 from bayescope.network.guard import check_readable
 from bayescope.network.network import Network
 from bayescope.network.priors import PriorPrecision, by_parameter, owners, resolved_prior
-from bayescope.network.same_network import require_same_function, require_same_weights
-from bayescope.network.weights import by_variance
+from bayescope.network.shards import require_same_function, require_same_weights
+from bayescope.network.weights import Choice, by_variance
 from bayescope.network.wrappers import unwrapped
 from bayescope.precision import STRUCTURES, BlockPrecision, Precision
 from bayescope.precision.accumulator import TapeSum
@@ -128,10 +128,10 @@ class Curvature:
 @takes(CurvatureKeywords, CurvatureOptions)
 def fit_curvature(
     model: nn.Module,
-    data: Any,
+    data: Data,
     *,
     likelihood: str | Likelihood,
-    weights: Any = "all",
+    weights: Choice = "all",
     cotangents: int | None = None,
     generator: torch.Generator | int | None = None,
     progress: bool = False,
@@ -179,7 +179,7 @@ def fit_curvature(
 def _fitted(
     model: nn.Module,
     batches: Batches,
-    weights: Any,
+    weights: Choice,
     options: CurvatureOptions,
     likelihood: Likelihood,
     *,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +13,7 @@ from bayescope.curvature.kinds import Observations
 from bayescope.errors import UnsupportedError
 from bayescope.likelihoods import Likelihood
 from bayescope.network.forward import owned
-from bayescope.network.inputs import call
+from bayescope.network.inputs import Inputs, call
 from bayescope.network.interception import Rewrites
 from bayescope.network.rewrites import OF_WEIGHTS, REWRITES
 from bayescope.network.substitution import substituted
@@ -27,7 +26,7 @@ Product = Callable[[Tensor], Tensor]
 
 
 def hessian_product(
-    module: nn.Module, weights: Weights, inputs: Any, observe: Callable[[Tensor], Observations]
+    module: nn.Module, weights: Weights, inputs: Inputs, observe: Callable[[Tensor], Observations]
 ) -> tuple[Product, Observations]:
     """The product V ↦ H V with the Hessian of one batch, H = −∂² Σ_n log p(y_n∣f_n)/∂θ².
 

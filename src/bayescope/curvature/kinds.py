@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -62,7 +62,7 @@ class Observations:
     step: int = 1
 
     @classmethod
-    def read(cls, likelihood: Likelihood, outputs: Tensor, targets: Any, first: int, step: int = 1) -> Observations:
+    def read(cls, likelihood: Likelihood, outputs: Tensor, targets: Tensor, first: int, step: int = 1) -> Observations:
         """Pairs outputs (N, ..., C) with targets: of shape (N, ...) for classes, else (N, ..., C).
 
         Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Literal, TypedDict, cast, final
+from typing import Literal, TypedDict, cast, final
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from bayescope.precision.structure import StructureOptions
 Kind = Literal["ggn", "fisher", "empirical_fisher", "hessian"]
 # "samples" is for `laplace` alone.
 StructureName = Literal["full", "block", "diagonal", "kfac", "ekfac", "low_rank", "samples"]
+Blocks = Literal["layer", "tensor"] | Sequence[Sequence[str]]
 OutputFactor = Literal["dense", "diagonal"]
 
 STRUCTURES = cast(tuple[StructureName, ...], tuple(BY_NAME))
@@ -40,7 +41,7 @@ class CurvatureKeywords(TypedDict, total=False):
 
     curvature: Kind
     structure: StructureName
-    blocks: Literal["layer", "tensor"] | Sequence[Sequence[str]]
+    blocks: Blocks
     rank: int | None
     cutoff: float | None
     sharing: Literal["expand", "reduce"]
@@ -70,7 +71,7 @@ class CurvatureOptions:
 
     curvature: str = "ggn"
     structure: str = "kfac"
-    blocks: Any = "layer"
+    blocks: Blocks = "layer"
     rank: int | None = None
     cutoff: float | None = None
     sharing: str = "expand"
@@ -128,7 +129,7 @@ class CurvatureOptions:
         return self
 
 
-def check_structure(structure: Any, supported: Iterable[str]) -> None:
+def check_structure(structure: object, supported: Iterable[str]) -> None:
     """Refuses a structure that is unknown.
 
     Raises:
@@ -178,7 +179,7 @@ def structure_options(
     )  # fmt: skip
 
 
-def block_indices(network: Network, blocks: Any) -> tuple[Tensor, ...]:
+def block_indices(network: Network, blocks: Blocks) -> tuple[Tensor, ...]:
     """The flat positions of each block's weights; every weight is in one block.
 
     Args:
@@ -206,7 +207,7 @@ def block_indices(network: Network, blocks: Any) -> tuple[Tensor, ...]:
     )
 
 
-def _named(blocks: Any, names: list[str]) -> list[list[str]]:
+def _named(blocks: Blocks, names: list[str]) -> list[list[str]]:
     """The parameters of each block, in the network's order."""
     if not isinstance(blocks, Sequence) or not all(isinstance(block, list | tuple) and block for block in blocks):
         raise InputTypeError(

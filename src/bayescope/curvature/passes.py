@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from bayescope.errors import BayescopeWarning, InputError, warn
 from bayescope.likelihoods import Likelihood, place_of, warn_of_probabilities
 from bayescope.network.batches import Batches, row_totals
 from bayescope.network.forward import reading
-from bayescope.network.inputs import count_rows, first_not_finite, take_rows
+from bayescope.network.inputs import Inputs, count_rows, first_not_finite, take_rows
 from bayescope.network.network import Network
 from bayescope.network.recording import Recording
 from bayescope.progress import progress_bar
@@ -65,7 +65,7 @@ class Passes:
         rows: int,
         cotangents: int,
         progress: bool,
-        example: tuple[Any, Tensor] | None = None,
+        example: tuple[Inputs, Tensor] | None = None,
     ) -> None:
         self.rows = self.count = 0
         self.counts = True
@@ -87,7 +87,7 @@ class Passes:
                 so only of outputs that have none.
         """
 
-        def visit(inputs: Any, observe: Observe) -> Observations:
+        def visit(inputs: Inputs, observe: Observe) -> Observations:
             recording = self.network.record(inputs)
             observations = observe(recording.outputs)
             direct = moments and self._curvature == "ggn" and (positions_apart or recording.outputs.ndim == 2)
@@ -119,7 +119,7 @@ class Passes:
     def run_hessian(self, add: Callable[[Product], None]) -> None:
         """Gives the Hessian's product of every batch of one pass to ``add``."""
 
-        def visit(inputs: Any, observe: Observe) -> Observations:
+        def visit(inputs: Inputs, observe: Observe) -> Observations:
             product, observations = hessian_product(self.network.module, self.network.weights, inputs, observe)
             if not self._symmetric:
                 self._symmetric = True
@@ -147,7 +147,7 @@ class Passes:
             dtypes.add(torch.get_autocast_dtype(f.device.type))
         return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
 
-    def _pass(self, visit: Callable[[Any, Observe], Observations]) -> None:
+    def _pass(self, visit: Callable[[Inputs, Observe], Observations]) -> None:
         local, own_total = self._own_pass(visit)
         rows, log_likelihood = row_totals(local, float(own_total))
         if self.count == 0:
@@ -163,7 +163,7 @@ class Passes:
         self.log_likelihood = torch.tensor(log_likelihood, dtype=torch.float64)
         self.count += 1
 
-    def _own_pass(self, visit: Callable[[Any, Observe], Observations]) -> tuple[int, Tensor]:
+    def _own_pass(self, visit: Callable[[Inputs, Observe], Observations]) -> tuple[int, Tensor]:
         """This process's part of a pass: its rows, and their log likelihood."""
         rows, shard = 0, self._batches.shard
         total = torch.zeros((), dtype=torch.float64)
@@ -193,7 +193,7 @@ class Passes:
                 BayescopeWarning,
             )
 
-    def _pieces(self) -> Iterator[tuple[Any, Tensor]]:
+    def _pieces(self) -> Iterator[tuple[Inputs, Tensor]]:
         for inputs, targets in self._batches:
             blocks = list(row_blocks(count_rows(inputs), 1, self._at_once))
             if len(blocks) == 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Unpack, final
+from typing import Unpack, final
 
 import torch
 from torch import Tensor, nn
@@ -30,14 +30,14 @@ from bayescope.likelihoods import Likelihood, read_targets, resolve
 from bayescope.memory import free_memory, readable
 from bayescope.module_copies import twin
 from bayescope.network import PartInfo
-from bayescope.network.batches import Batches
+from bayescope.network.batches import Batches, Data
 from bayescope.network.forward import reading
 from bayescope.network.guard import check_readable
-from bayescope.network.inputs import count_rows, map_tensors, take_rows, tensors
+from bayescope.network.inputs import Inputs, count_rows, map_tensors, take_rows, tensors
 from bayescope.network.network import Network
 from bayescope.network.positions import HEAD_COPIES
 from bayescope.network.trace import PROBES
-from bayescope.network.weights import by_variance, largest_magnitude
+from bayescope.network.weights import Choice, by_variance, largest_magnitude
 from bayescope.network.wrappers import unwrapped
 from bayescope.precision import STRUCTURES
 from bayescope.precision.structure import COPIES, FLOAT64, Structure
@@ -209,10 +209,10 @@ class Plan:
 @takes(CurvatureKeywords, CurvatureOptions)
 def plan(
     model: nn.Module,
-    data: Any,
+    data: Data,
     *,
     likelihood: str | Likelihood,
-    weights: Any = "all",
+    weights: Choice = "all",
     **options: Unpack[CurvatureKeywords],
 ) -> Plan:
     """What a curvature of a network will take in memory, from one row read; the model is left unchanged.
@@ -246,7 +246,7 @@ def plan(
 
 def plan_network(
     network: Network,
-    inputs: Any,
+    inputs: Inputs,
     targets: Tensor,
     likelihood: Likelihood,
     options: CurvatureOptions,
@@ -364,7 +364,7 @@ class Footprint:
     top: tuple[int, int] | None
 
     @classmethod
-    def of(cls, network: Network, inputs: Any, targets: Tensor, likelihood: Likelihood, curvature: str) -> Footprint:
+    def of(cls, network: Network, inputs: Inputs, targets: Tensor, likelihood: Likelihood, curvature: str) -> Footprint:
         """Reads one row of a batch, with one cotangent."""
         one = map_tensors(torch.clone, take_rows(inputs, slice(0, 1)))
         stored = {parameter.untyped_storage().data_ptr() for parameter in network.module.parameters()}

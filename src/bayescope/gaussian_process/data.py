@@ -17,10 +17,10 @@ from bayescope.gaussian_process.rows import BLOCKS, FLOAT64, KernelRows, RereadR
 from bayescope.likelihoods import Likelihood
 from bayescope.memory import require_memory
 from bayescope.network.batches import Batches
-from bayescope.network.fingerprint import Fingerprint
 from bayescope.network.forward import reading
 from bayescope.network.inputs import map_tensors, take_rows
 from bayescope.network.network import Network
+from bayescope.network.shards import Fingerprint
 from bayescope.tape import Tape, block_bytes
 
 # Of an m×m matrix there are at once: the kernel, I + K, its factor or eigenvectors, and what a library works in.

@@ -30,7 +30,7 @@ from bayescope.module_copies import module_copy
 from bayescope.network.batches import Batches
 from bayescope.network.guard import check_readable
 from bayescope.network.model import NetworkModel
-from bayescope.network.same_network import require_same_weights
+from bayescope.network.shards import require_same_weights
 from bayescope.network.wrappers import unwrapped
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, MixturePosterior, PointPosterior, Posterior
 from bayescope.priors import Prior

@@ -16,9 +16,9 @@ from bayescope.errors import InputError
 from bayescope.laplace.training_rows import ROWS, RowSample, TrainingRows
 from bayescope.likelihoods import Likelihood
 from bayescope.network.batches import Batches
-from bayescope.network.fingerprint import Fingerprint
 from bayescope.network.forward import owned, reading
 from bayescope.network.inputs import call, explained, take_rows
+from bayescope.network.shards import Fingerprint
 from bayescope.network.weights import Weights
 from bayescope.private_draws import private_draws
 from bayescope.processes import present

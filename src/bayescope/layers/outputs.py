@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from collections.abc import Sequence
+from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -36,7 +38,7 @@ class Pairwise(nn.Module):
         super().__init__()
         self.reward = reward
 
-    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+    def forward(self, *inputs: object, **named: object) -> Tensor:
         """f, shape (N, 2), for inputs of shape (N, 2, …)."""
         tensors = [value for value in (*inputs, *named.values()) if isinstance(value, Tensor)]
         lead = {tuple(tensor.shape[:2]) for tensor in tensors}
@@ -54,7 +56,7 @@ class Pairwise(nn.Module):
         return rewards.reshape(pairs)
 
 
-def _items(value: Any) -> Any:
+def _items(value: object) -> object:
     return value.flatten(0, 1) if isinstance(value, Tensor) else value
 
 
@@ -83,7 +85,7 @@ class Rescaled(nn.Module):
         self.register_buffer("scale", torch.ones(outputs, dtype=torch.float64))
 
     @classmethod
-    def of(cls, shift: Any, scale: Any) -> Rescaled:
+    def of(cls, shift: Sequence[float] | np.ndarray | Tensor, scale: Sequence[float] | np.ndarray | Tensor) -> Rescaled:
         """The layer with these numbers, each of shape (C,).
 
         Raises:

@@ -20,7 +20,8 @@ from bayescope.network.priors import network_prior, prior_diagonal
 from bayescope.network.random_weights import RandomWeights, passes_at
 from bayescope.network.recording import Recording
 from bayescope.network.rewrites import REWRITES
-from bayescope.network.shards import same_on_all, set_epoch
+from bayescope.network.shards import Fingerprint, same_on_all, set_epoch
+from bayescope.network.shards import Shard as Shard
 from bayescope.network.substitution import substituted
 from bayescope.network.vectorising import pull_back
 from bayescope.network.weights import Weights, largest_magnitude, largest_variance
@@ -30,6 +31,7 @@ from bayescope.precision.structure import PartInfo
 __all__ = [
     "REWRITES",
     "Batches",
+    "Fingerprint",
     "Network",
     "NetworkModel",
     "PartInfo",

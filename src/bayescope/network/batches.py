@@ -11,7 +11,6 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError
-from bayescope.network.fingerprint import Fingerprint
 from bayescope.network.inputs import (
     Inputs,
     as_tensor,
@@ -22,7 +21,7 @@ from bayescope.network.inputs import (
     placed,
     take_rows,
 )
-from bayescope.network.shards import SAMPLER, Shard, following, part_of, require_whole, shard_of
+from bayescope.network.shards import SAMPLER, Fingerprint, Shard, following, part_of, require_whole, shard_of
 from bayescope.private_draws import drawn_privately
 from bayescope.processes import present
 
@@ -39,6 +38,10 @@ def row_totals(*here: float) -> tuple[float, ...]:
 def row_total(here: Tensor) -> Tensor:
     """The sum over all rows of a tensor that a process has summed over those that it reads."""
     return present().sum([here])[0]
+
+
+# A loader, a data set, a pair (X, y), a dict with its targets, or a list of batches: see `Batches`.
+Data = Iterable[Any] | Dataset[Any] | Mapping[str, Any]
 
 
 @final
@@ -67,7 +70,7 @@ class Batches:
         InputError: if it is empty, inputs and targets differ in length, or several processes read the same rows.
     """
 
-    def __init__(self, data: Any, module: nn.Module, *, batch_size: int = 256) -> None:
+    def __init__(self, data: Data, module: nn.Module, *, batch_size: int = 256) -> None:
         self._module = module
         self._processes = present()
         self._arrays: tuple[Inputs, Tensor] | None = None
@@ -79,24 +82,23 @@ class Batches:
         form = _form(data)
         if form not in FORMS:
             raise InputTypeError(f"data: expected a DataLoader, Dataset, pair (X, y) or list of batches, got {form}.")
-        rows = len(data) if form in FORMS[2:] else 0
+        given: Any = data
         self._processes.meet("data", {"form": form})
         if form == LOADER:
-            self._source = data if isinstance(data, DataLoader) else self._loader(data)
+            self._source = given if isinstance(given, DataLoader) else self._loader(given)
             self.shard = shard_of(self._processes, self._source)
-        elif form == DATA_SET:
-            local = part_of(self._processes, data, rows)
-            self._source = self._loader(
-                data if local == slice(0, rows) else Subset(data, range(local.start, local.stop))
-            )
-            self._number(local.stop - local.start)
-        elif form == BATCHES:
-            self._source = data[part_of(self._processes, data, rows)]
-            if self._processes.count > 1:
-                rows = self.rows
-                self._number(rows)
+        elif form == ARRAYS:
+            self._take_arrays(given)
         else:
-            self._take_arrays(data)
+            local = part_of(self._processes, given, len(given))
+            whole = local == slice(0, len(given))
+            if form == DATA_SET:
+                self._source = self._loader(given if whole else Subset(given, range(local.start, local.stop)))
+                self._rows = local.stop - local.start
+            else:
+                self._source = given[local]
+            if self._processes.count > 1:
+                self._number(self.rows)
 
     def __iter__(self) -> Iterator[tuple[Inputs, Tensor]]:
         """One pass over the data. Batches without rows are passed over.
@@ -225,7 +227,7 @@ class Batches:
             return inputs, targets
         return take_rows(inputs, slice(0, left)), targets[:left]
 
-    def _take_arrays(self, data: Any) -> None:
+    def _take_arrays(self, data: object) -> None:
         inputs, targets = pair_of(data)
         inputs, targets = checked_pair(map_arrays(inputs), as_tensor(targets))
         if self._processes.count > 1:
@@ -264,7 +266,7 @@ class Batches:
             yield take_rows(inputs, rows), targets[rows]
 
 
-def _form(data: Any) -> str:
+def _form(data: object) -> str:
     """Which form the data have, of which there are four; anything else is called by its type."""
     if isinstance(data, DataLoader | IterableDataset):
         return LOADER

@@ -118,22 +118,18 @@ def dropout_call(func: Function, args: Args, kwargs: Kwargs) -> Call | None:
 
 def attention_in_calls(*args: Any, **kwargs: Any) -> object:
     """``torch.nn.functional.multi_head_attention_forward`` in calls to torch; ``NotImplemented`` where it has none."""
-    given = dict(zip(_ATTENTION_ARGUMENTS, args, strict=False)) | kwargs
-    return multi_head_attention(**{**given, "training": True})
+    return multi_head_attention(**bound(F.multi_head_attention_forward, args, kwargs) | {"training": True})
 
 
 def _multi_head_attention(*args: Any, **kwargs: Any) -> object:
     """Attention whose weights are dropped, in calls to torch; ``NotImplemented`` where there is no dropout in it."""
-    given = dict(zip(_ATTENTION_ARGUMENTS, args, strict=False)) | kwargs
-    return attention_in_calls(*args, **kwargs) if given["dropout_p"] else NotImplemented
-
-
-_ATTENTION_ARGUMENTS = tuple(multi_head_attention.__code__.co_varnames[: multi_head_attention.__code__.co_argcount])
+    dropped = bound(F.multi_head_attention_forward, args, kwargs)["dropout_p"]
+    return attention_in_calls(*args, **kwargs) if dropped else NotImplemented
 
 
 def _scaled_dot_product_attention(*args: Any, **kwargs: Any) -> object:
     """Attention in calls to torch; ``NotImplemented`` where there is no dropout in it."""
-    dropped = kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0)
+    dropped = bound(F.scaled_dot_product_attention, args, kwargs)["dropout_p"]
     return scaled_dot_product_attention(*args, **kwargs) if dropped else NotImplemented
 
 

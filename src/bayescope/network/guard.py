@@ -60,7 +60,7 @@ def untouched(module: nn.Module) -> Iterator[None]:
             submodule._buffers.update(found)
 
 
-def check_readable(module: Any) -> None:
+def check_readable(module: object) -> None:
     """Checks that a network is one that can be read.
 
     Raises:

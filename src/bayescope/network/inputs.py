@@ -29,7 +29,7 @@ def map_tensors(function: Callable[[Tensor], object], inputs: Inputs) -> Any:
     return inputs
 
 
-def leaves(inputs: Any) -> Iterator[Any]:
+def leaves(inputs: object) -> Iterator[Any]:
     """What the inputs hold, in order: themselves, or what is in a tuple, a list or a dict."""
     if isinstance(inputs, Mapping):
         inputs = tuple(inputs.values())

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from bayescope.private_draws import DROPOUT
+from bayescope.private_draws import SIGNATURES as CALLS_OF_DROPOUT
+from bayescope.private_draws import by_name
 
 Function = Callable[..., Any]
 Args = tuple[Any, ...]
@@ -47,15 +48,13 @@ SIGNATURES: Mapping[Function, Mapping[str, Any]] = {
     **dict.fromkeys(TRANSPOSED_KERNELS, _TRANSPOSED),
     F.embedding: _TABLE,
     **dict.fromkeys(named("matmul", "mm", "__matmul__"), _PRODUCT),
-    **DROPOUT,
+    **CALLS_OF_DROPOUT,
 }
 
 
 def bound(func: Function, args: Args, kwargs: Kwargs) -> Kwargs:
     """The arguments of a call by name, defaults included."""
-    names = SIGNATURES[func]
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    return {name: given.get(name, default) for name, default in names.items()}
+    return by_name(SIGNATURES[func], args, kwargs)
 
 
 def leaves(args: Args, kwargs: Kwargs) -> Iterator[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ from bayescope.network.positions import (
 )
 from bayescope.network.recording import Recording, Treatment
 from bayescope.network.trace import rounding, trace
-from bayescope.network.weights import Weights
+from bayescope.network.weights import Choice, Weights
 from bayescope.precision import Precision
 from bayescope.precision.structure import PartInfo
 from bayescope.tape import JoinedTape
@@ -53,7 +53,7 @@ class Network:
     limits: ReadingLimits = DEFAULT_LIMITS
 
     @classmethod
-    def trace(cls, module: nn.Module, inputs: Inputs, weights: Any = "all") -> Network:
+    def trace(cls, module: nn.Module, inputs: Inputs, weights: Choice = "all") -> Network:
         """Finds out on a few rows of a batch how each random weight can be read, and checks it against autograd.
 
         Args:

@@ -114,7 +114,7 @@ class Notes:
                 return True
         return False
 
-    def computed(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
+    def computed(self, func: Function, args: Args, kwargs: Kwargs) -> object:
         """Calls a function of weights alone with their graphs, and notes what it has computed."""
         args, kwargs = replaced(args, kwargs, self._with_graph)
         result = func(*args, **kwargs)
@@ -132,7 +132,7 @@ class Notes:
                 else:
                     self._constants[id(value)] = _version(value)
 
-    def _with_graph(self, value: Any) -> Any:
+    def _with_graph(self, value: object) -> object:
         if id(value) in self._computed:
             return value
         view = self.view(value)
@@ -167,7 +167,7 @@ class Notes:
             return view.value
         return value.detach() if id(value) in self._fixed else value
 
-    def data(self, value: Any) -> Any:
+    def data(self, value: object) -> Any:
         """An argument as data: a random weight in this place is spread, not a matrix."""
         view = self.view(value)
         return self.plain(value) if view is None else self.spread(view)
@@ -183,7 +183,15 @@ class Notes:
         self.sites.append(SpreadSite(view, leaf))
 
     def meet(
-        self, form: Form, call: Callable[..., Tensor], x: Any, weight: Any, bias: Any, *, outputs: int, lead: int
+        self,
+        form: Form,
+        call: Callable[..., Tensor],
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        *,
+        outputs: int,
+        lead: int,
     ) -> Tensor:
         """Runs ``call(x, weight, bias)`` with the weights detached, and notes the site.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import string
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -125,7 +124,7 @@ def elementwise(notes: Notes, func: Function, args: Args, kwargs: Kwargs) -> obj
     tensors = [value for value in leaves(args, kwargs) if isinstance(value, Tensor)]
     shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
 
-    def spread(value: Any) -> Any:
+    def spread(value: object) -> object:
         view = notes.view(value)
         return notes.plain(value) if view is None else notes.spread(view, shape)
 
@@ -167,7 +166,7 @@ def unknown(notes: Notes, func: Function, args: Args, kwargs: Kwargs) -> object:
     if target is not None and target.name not in notes.derived:
         raise ChangedInPlaceError(target.name)
 
-    def stand_in(value: Any) -> Any:
+    def stand_in(value: object) -> object:
         view = notes.view(value)
         if view is None:
             return notes.plain(value)
@@ -214,7 +213,7 @@ def _subscripts(equation: str, place: int, dims: int) -> tuple[str, str, str] | 
     return (data, weights, result) if once and "." not in weights and set(result) <= set(data + weights) else None
 
 
-def _linear(notes: Notes, x: Any, weight: Any, bias: Any = None) -> Tensor:
+def _linear(notes: Notes, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     outputs = weight.shape[0]
     return notes.meet(Dense(), functional.linear, x, weight, bias, outputs=outputs, lead=x.ndim - 1)
 

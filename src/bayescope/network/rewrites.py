@@ -10,76 +10,56 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bayescope.network.interception import Rewrites
+from bayescope.network.interception import Rewrites, bound
 
 
-def multi_head_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    embed_dim_to_check: int,  # noqa: ARG001
-    num_heads: int,
-    in_proj_weight: Tensor | None,
-    in_proj_bias: Tensor | None,
-    bias_k: Tensor | None,
-    bias_v: Tensor | None,
-    add_zero_attn: bool,
-    dropout_p: float,
-    out_proj_weight: Tensor,
-    out_proj_bias: Tensor | None,
-    training: bool = True,
-    key_padding_mask: Tensor | None = None,
-    need_weights: bool = True,
-    attn_mask: Tensor | None = None,
-    use_separate_proj_weight: bool = False,
-    q_proj_weight: Tensor | None = None,
-    k_proj_weight: Tensor | None = None,
-    v_proj_weight: Tensor | None = None,
-    static_k: Tensor | None = None,
-    static_v: Tensor | None = None,
-    average_attn_weights: bool = True,
-    is_causal: bool = False,
-) -> Any:
+def multi_head_attention(*args: object, **kwargs: object) -> tuple[Tensor, Tensor | None]:
     """As ``torch.nn.functional.multi_head_attention_forward``; inputs are (L, N, E) or (L, E).
 
     Not implemented: keys or values projected beforehand.
     """
-    if static_k is not None or static_v is not None:
+    given = SimpleNamespace(**bound(F.multi_head_attention_forward, args, kwargs))
+    if given.static_k is not None or given.static_v is not None:
         return NotImplemented
-    dropped = training and dropout_p > 0
+    query, key, value = given.query, given.key, given.value
+    dropped = given.training and given.dropout_p > 0
     batched = query.ndim == 3
-    if use_separate_proj_weight:
-        weights: Any = (q_proj_weight, k_proj_weight, v_proj_weight)
-        biases = (None, None, None) if in_proj_bias is None else in_proj_bias.chunk(3)
+    if given.use_separate_proj_weight:
+        weights = given.q_proj_weight, given.k_proj_weight, given.v_proj_weight
+        biases = (None, None, None) if given.in_proj_bias is None else given.in_proj_bias.chunk(3)
         projected = tuple(map(F.linear, (query, key, value), weights, biases))
     else:
-        projected = _packed_projection(query, key, value, in_proj_weight, in_proj_bias)
+        projected = _packed_projection(query, key, value, given.in_proj_weight, given.in_proj_bias)
     q, k, v = projected if batched else (part.unsqueeze(1) for part in projected)
-    if is_causal and key_padding_mask is None and not need_weights:  # a hint: torch does not look at the mask then
+    attn_mask = given.attn_mask
+    if given.is_causal and given.key_padding_mask is None and not given.need_weights:
+        # a hint: torch does not look at the mask then
         attn_mask = torch.ones(len(q), len(k), dtype=torch.bool, device=q.device).triu(1)
-    if bias_k is not None and bias_v is not None:
-        k, v = _appended(k, bias_k), _appended(v, bias_v)
-    if add_zero_attn:
+    if given.bias_k is not None and given.bias_v is not None:
+        k, v = _appended(k, given.bias_k), _appended(v, given.bias_v)
+    if given.add_zero_attn:
         k, v = _appended(k, k.new_zeros(1)), _appended(v, v.new_zeros(1))
     rows = q.shape[1]
-    q, k, v = (part.unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3) for part in (q, k, v))  # (N, H, L, E/H)
-    mask = _mask(attn_mask, key_padding_mask, rows, k.shape[-2], q)
-    if need_weights or dropped:
+    q, k, v = (part.unflatten(-1, (given.num_heads, -1)).permute(1, 2, 0, 3) for part in (q, k, v))  # (N, H, L, E/H)
+    mask = _mask(attn_mask, given.key_padding_mask, rows, k.shape[-2], q)
+    attention: Tensor | None = None
+    if given.need_weights or dropped:
         scores = q @ k.mT * math.sqrt(1 / q.shape[-1])
         attention = F.softmax(scores if mask is None else scores + mask, dim=-1)
-        attention = F.dropout(attention, dropout_p) if dropped else attention
+        attention = F.dropout(attention, given.dropout_p) if dropped else attention
         mixed = attention @ v
     else:
-        attention, mixed = None, F.scaled_dot_product_attention(q, k, v, mask)
-    output = F.linear(mixed.permute(2, 0, 1, 3).flatten(2), out_proj_weight, out_proj_bias)
-    attention = attention if need_weights else None
-    if attention is not None and average_attn_weights:
+        mixed = F.scaled_dot_product_attention(q, k, v, mask)
+    output = F.linear(mixed.permute(2, 0, 1, 3).flatten(2), given.out_proj_weight, given.out_proj_bias)
+    attention = attention if given.need_weights else None
+    if attention is not None and given.average_attn_weights:
         attention = attention.mean(1)
     if batched:
         return output, attention
@@ -112,7 +92,9 @@ def scaled_dot_product_attention(
     return (F.dropout(attention, dropout_p) if dropout_p else attention) @ value
 
 
-def _packed_projection(query: Tensor, key: Tensor, value: Tensor, weight: Any, bias: Any) -> tuple[Tensor, ...]:
+def _packed_projection(
+    query: Tensor, key: Tensor, value: Tensor, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor, ...]:
     """One linear map for each distinct input: where two are the same, their parts of the matrix stay together."""
     width = query.shape[-1]
     if query is key and key is value:
@@ -185,7 +167,7 @@ def batch_norm(
     training: bool = False,
     momentum: float = 0.1,  # noqa: ARG001
     eps: float = 1e-5,
-) -> Any:
+) -> Tensor:
     """A fixed affine map by channel. Not implemented with the batch's own statistics: rows are mixed then."""
     if training or running_mean is None or running_var is None:
         return NotImplemented

@@ -1,4 +1,4 @@
-"""Which rows of a data set are one process's, where several fit together, and what their numbers are among all rows.
+"""Several processes that fit together: which rows are whose, and whether all have the same data and the same network.
 
 Every row is to count once. What all processes were given alike is cut into contiguous parts; what differs between them
 is each one's own part already. A `DistributedSampler` deals the rows out in turn, and repeats some of them until all
@@ -11,10 +11,13 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import zip_longest
 from typing import Any, TypeVar, final
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import (
     DataLoader,
     Dataset,
@@ -27,10 +30,22 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from bayescope.errors import InputError
-from bayescope.network.fingerprint import Fingerprint
-from bayescope.network.inputs import as_tensor, count_rows, map_arrays, map_tensors, pair_of
+from bayescope.network.forward import reading
+from bayescope.network.inputs import (
+    Inputs,
+    as_tensor,
+    call,
+    count_rows,
+    explained,
+    map_arrays,
+    map_tensors,
+    pair_of,
+    placed,
+    tensors,
+)
+from bayescope.network.interception import Args, Function, Kwargs, observed
 from bayescope.private_draws import private_draws
-from bayescope.processes import Processes
+from bayescope.processes import Processes, present
 
 _Answer = TypeVar("_Answer")
 # This many rows, evenly spread, tell whether arrays are the same on all processes; and this many of a data set that has
@@ -41,6 +56,17 @@ SAMPLER = (
     "Give the DataLoader a DistributedSampler: DataLoader(data, batch_size=…, sampler=DistributedSampler(data, "
     "shuffle=False))."
 )
+# Odd constants of 64 bits, as in SplitMix64 (Steele, Lea and Flood 2014): wrapping products of them scatter the bits.
+GOLDEN, FIRST, SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
+# Sums over the same weights differ by rounding where processes use other numbers of threads, which is far below this.
+SAME = 1e-9
+# Outputs differ by rounding, more so between kinds of processors: by less than this power of the coarsest type's
+# precision, relative to the largest output. That is 1.7e-3 in float32, also where a GPU multiplies in TF32.
+POWER = 0.4
+# Rows of the first process that every process runs its network on.
+ROWS = 8
+# Calls that may name a device by its number.
+MOVES = ("to", "cuda")
 
 
 @final
@@ -67,7 +93,7 @@ class Shard:
     most: int | None = None
 
 
-def part_of(processes: Processes, data: Any, count: int) -> slice:
+def part_of(processes: Processes, data: object, count: int) -> slice:
     """Which of ``count`` rows of arrays or of a data set, or batches of a list, are the process's.
 
     Raises:
@@ -101,7 +127,7 @@ def shard_of(processes: Processes, loader: Any) -> Shard:
     return shard
 
 
-def require_whole(source: Any) -> None:
+def require_whole(source: object) -> None:
     """Checks that what one process reads by itself is no share of the rows, as that of a `DistributedSampler` is.
 
     Raises:
@@ -115,7 +141,7 @@ def require_whole(source: Any) -> None:
         )
 
 
-def _sampler(loader: Any) -> Any:
+def _sampler(loader: object) -> Any:
     return getattr(getattr(loader, "batch_sampler", None), "sampler", getattr(loader, "sampler", None))
 
 
@@ -138,7 +164,7 @@ def _dealt(processes: Processes, loader: Any, sampler: Any) -> Shard:
     return Shard(rank, replicas, limit=max(0, -(-(rows - rank) // replicas)), given=len(sampler))
 
 
-def same_on_all(processes: Processes, data: Any) -> bool:
+def same_on_all(processes: Processes, data: object) -> bool:
     """Whether all processes were given the same arrays, list of batches or data set.
 
     Never so for a loader, whose sampler says what it reads, and for a data set that cannot be asked for a row.
@@ -162,14 +188,14 @@ def same_on_all(processes: Processes, data: Any) -> bool:
     return False
 
 
-def set_epoch(data: Any, number: int) -> None:
+def set_epoch(data: object, number: int) -> None:
     """Tells the sampler of a loader, if it asks for it, that another epoch begins: each has an order of its own."""
     sampler = _sampler(data)
     if hasattr(sampler, "set_epoch"):
         sampler.set_epoch(number)
 
 
-def _fingerprint(data: Any) -> tuple[str, int, str]:
+def _fingerprint(data: object) -> tuple[str, int, str]:
     """What tells data apart: their form, the number of their rows, and a hash of some of these."""
     if isinstance(data, TensorDataset):
         return _of_rows(data.tensors, torch.zeros(len(data)))
@@ -185,7 +211,7 @@ def _fingerprint(data: Any) -> tuple[str, int, str]:
     return _of_rows(map_arrays(inputs), as_tensor(targets))
 
 
-def _of_rows(inputs: Any, targets: torch.Tensor) -> tuple[str, int, str]:
+def _of_rows(inputs: Inputs, targets: Tensor) -> tuple[str, int, str]:
     rows, found = count_rows(inputs), Fingerprint()
     some = torch.tensor(_spread(rows, LOOKED_AT), dtype=torch.int64)
     if rows:
@@ -214,11 +240,11 @@ def _of_dataset(data: Dataset[Any]) -> tuple[str, int, str]:
     return type(data).__qualname__, rows, " ".join(found)
 
 
-def _as_rows(one: Any) -> tuple[Any, torch.Tensor]:
+def _as_rows(one: object) -> tuple[Any, Tensor]:
     """One row of a data set as a batch of one."""
-    numbers: list[torch.Tensor] = []
+    numbers: list[Tensor] = []
 
-    def gather(value: Any) -> None:
+    def gather(value: object) -> None:
         if isinstance(value, Mapping):
             gather(list(value.values()))
         elif isinstance(value, tuple | list):
@@ -260,3 +286,198 @@ def with_same_draws(ask: Callable[[], _Answer]) -> _Answer:
     finally:
         random.setstate(of_python)
         np.random.set_state(of_numpy)  # noqa: NPY002
+
+
+@final
+class Fingerprint:
+    """The sum of a hash of each row over all rows that were added, modulo 2⁶⁴.
+
+    A row is hashed as the numbers of its inputs and its target in float32, so that models of either precision see the
+    same data. Integer arithmetic wraps exactly: neither order nor batch size tells.
+    """
+
+    def __init__(self) -> None:
+        self._total = self._rows = 0
+
+    def add(self, inputs: Inputs, targets: Tensor) -> Tensor:
+        """Adds the rows of a batch, and returns the hash of each, shape (N,), int64."""
+        row = torch.zeros(len(targets), dtype=torch.int64, device=targets.device)
+        for place, tensor in enumerate((*tensors(inputs), targets)):
+            row = _scattered(row + _row_sums(tensor.detach().to(targets.device), place))
+        self._total = (self._total + int(row.sum())) % 2**64
+        self._rows += len(targets)
+        return row
+
+    def over(self, processes: Processes) -> Fingerprint:
+        """That of the rows of all processes."""
+        whole = Fingerprint()
+        for total, rows in processes.gather((self._total, self._rows)):
+            whole._total, whole._rows = (whole._total + total) % 2**64, whole._rows + rows
+        return whole
+
+    def hex(self) -> str:
+        """The fingerprint as text, with the number of rows."""
+        return f"{self._total:016x}-{self._rows}"
+
+
+def _row_sums(tensor: Tensor, place: int) -> Tensor:
+    """Σ_j c_j bits_j for each row, with an odd constant c_j for each column."""
+    flat = tensor.reshape(len(tensor), -1)
+    bits = (flat.to(torch.float32) + 0.0).contiguous().view(torch.int32).to(torch.int64)  # −0 is 0
+    columns = torch.arange(1, flat.shape[1] + 1, device=flat.device) + place * 2**32
+    return (bits * (_scattered(columns * GOLDEN) | 1)).sum(1)
+
+
+def _scattered(x: Tensor) -> Tensor:
+    """SplitMix64's finaliser, with shifts that keep the sign."""
+    x = (x ^ (x >> 30)) * FIRST
+    x = (x ^ (x >> 27)) * SECOND
+    return x ^ (x >> 31)
+
+
+def require_same_shapes(module: nn.Module) -> None:
+    """Checks that the parameters and buffers have the same names, shapes and types on all processes.
+
+    Raises:
+        InputError: on all processes, with the first one that differs.
+    """
+    processes = present()
+    if processes.count > 1:
+        forms = {name: f"{tuple(tensor.shape)} {_dtype(tensor)}" for name, tensor in _held(module).items()}
+        _require_alike("parameters and buffers", processes.gather(forms))
+
+
+def require_same_weights(module: nn.Module, *, private: bool = False) -> None:
+    """Checks that all processes have the same weights and buffers; of a single one there is nothing to check.
+
+    Args:
+        module: the network.
+        private: whether it is a copy that nobody else holds. Buffers are then rank 0's everywhere, as they are with
+            `DistributedDataParallel`, under which the statistics of batch norm differ between processes.
+
+    Raises:
+        InputError: on all processes, with the first parameter or buffer that differs.
+    """
+    processes = present()
+    if processes.count == 1:
+        return
+    require_same_shapes(module)
+    buffers = dict(module.named_buffers())
+    everyone = processes.gather({name: _sums(tensor) for name, tensor in _held(module).items()})
+    for rank, sums in enumerate(everyone):
+        for name, theirs in sums.items():
+            if not (private and name in buffers) and not _alike(everyone[0][name], theirs):
+                raise InputError(
+                    f"model: expected the same weights and buffers on all {processes.count} processes, got others in "
+                    f"{name!r} on rank {rank} than on rank 0. Load the same state_dict everywhere, or let "
+                    "DistributedDataParallel share them; its buffers, such as the statistics of batch norm, differ "
+                    "after a training until rank 0's are broadcast."
+                )
+    if private:
+        processes.share(list(buffers.values()))
+
+
+def require_same_function(module: nn.Module, inputs: Inputs) -> None:
+    """Checks that all processes make the same calls to torch on rank 0's first rows, and get the same outputs.
+
+    Outputs are not compared where the network draws random numbers of its own.
+
+    Args:
+        module: the network, with the same weights on all processes.
+        inputs: some rows of this process.
+
+    Raises:
+        InputError: on all processes, with the first call that differs, or the outputs.
+    """
+    processes = present()
+    if processes.count == 1:
+        return
+    lent = processes.gather([tensor[:ROWS].detach().cpu() for tensor in tensors(inputs)])
+    _require_alike("inputs", [{"number of tensors": str(len(each))} for each in lent])
+    first = iter(lent[0])
+    common = placed(map_tensors(lambda _: next(first), inputs), module)
+    made: dict[str, str] = {}
+    coarsest = [0.0]
+
+    def note(func: Function, args: Args, kwargs: Kwargs, result: object) -> None:
+        """Notes a call that returns a tensor: its name, and the shapes and options that it was given.
+
+        Numbers with a fraction are left out: computed from rows, they differ by rounding, and the outputs show them.
+        Devices are left out: each process may have another one.
+        """
+        found = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        if found:
+            name = getattr(func, "__name__", type(func).__name__)
+            given = [_described(leaf) for leaf in tree_leaves((args, kwargs))]
+            made[f"call {len(made) + 1}"] = f"{name}({', '.join(given[: 1 if name in MOVES else None])})"
+        coarsest.extend(torch.finfo(leaf.dtype).eps for leaf in found if leaf.is_floating_point())
+
+    def answer() -> Tensor:
+        return call(module, common).detach().cpu().double()
+
+    def answer_observed() -> Tensor:
+        made.clear()
+        with observed(note):
+            return answer()
+
+    with reading(module), torch.no_grad(), explained(module, common):
+        answers = [with_same_draws(answer), with_same_draws(answer_observed)]
+    random = not torch.equal(*answers) and not answers[0].isnan().any()
+    digests = processes.gather(sha256(str(made).encode()).hexdigest())
+    if len(set(digests)) > 1:
+        _require_alike("calls to torch", processes.gather(made))
+    everyone = processes.gather((bool(random), max(coarsest), answers[0]))
+    if any(drawn for drawn, _, _ in everyone):
+        return
+    outputs = [each for *_, each in everyone]
+    _require_alike("outputs", [{"shape": str(tuple(each.shape))} for each in outputs])
+    tolerance = max(eps for _, eps, _ in everyone) ** POWER
+    largest = max(outputs[0][outputs[0].isfinite()].abs().tolist(), default=0.0)
+    for rank, each in enumerate(outputs):
+        if not torch.allclose(each, outputs[0], rtol=tolerance, atol=tolerance * largest, equal_nan=True):
+            raise InputError(
+                f"model: expected the same outputs for the same rows on all {processes.count} processes, got others on "
+                f"rank {rank} than on rank 0, by up to {float((each - outputs[0]).abs().max()):.3g}. Run the same code "
+                "with the same constants on every rank."
+            )
+
+
+def _require_alike(what: str, everyone: list[Mapping[str, str]]) -> None:
+    """Checks that texts by name are the same on all processes."""
+    for rank, theirs in enumerate(everyone):
+        for ours, other in zip_longest(everyone[0].items(), theirs.items(), fillvalue=("", "")):
+            if ours != other:
+                one, another = (" ".join(each) or "none" for each in (ours, other))
+                raise InputError(
+                    f"model: expected the same {what} on all {len(everyone)} processes, got {one} on rank 0 and "
+                    f"{another} on rank {rank}. Make the same network by the same code on every rank."
+                )
+
+
+def _described(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"{tuple(value.shape)} {_dtype(value)}"
+    if isinstance(value, str):
+        return repr(value.partition(":")[0])  # of "cuda:1" the type
+    return repr(value) if value is None or isinstance(value, bool | int) else type(value).__name__
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _held(module: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.detach() for name, tensor in (*module.named_parameters(), *module.named_buffers())}
+
+
+def _sums(tensor: Tensor) -> list[float]:
+    """Σ θ, Σ |θ| and Σ θ²."""
+    values = tensor if tensor.is_floating_point() else tensor.to(torch.float64)
+    sums = [part.sum(dtype=torch.float64) for part in (values, values.abs(), values.square())]
+    return torch.stack(sums).tolist()
+
+
+def _alike(one: list[float], other: list[float]) -> bool:
+    """Whether sums differ by no more than rounding. A NaN among them is for the pass over the data to report."""
+    scales = one[1:2] + one[1:]  # Σ |θ| for Σ θ
+    return not any(abs(a - b) > SAME * scale for a, b, scale in zip(one, other, scales, strict=True))

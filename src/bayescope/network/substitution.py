@@ -69,7 +69,7 @@ def substituted(
     by_id = {id(parameter): value for parameter, value in zip(parameters, values, strict=True)}
     met, original = by_id | {id(value): value for value in values}, OwnWeights()
 
-    def value(argument: Any) -> Any:
+    def value(argument: object) -> object:
         if isinstance(argument, tuple | list | dict):
             return tree_map(value, argument)
         found = met.get(id(argument))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,7 @@ from bayescope.network.recording import Treatment, autocast_now, checked_outputs
 from bayescope.network.rowwise import rowwise
 from bayescope.network.sites import Layout, Site, WeightView, layouts
 from bayescope.network.vectorising import dense
-from bayescope.network.weights import Weights
+from bayescope.network.weights import Choice, Weights
 from bayescope.precision.structure import PartInfo
 
 # The rows, spread over the batch and out of order: a network that sorts them does not leave them where they are.
@@ -65,7 +65,7 @@ def _coarse(f: Tensor) -> bool:
     return torch.is_autocast_enabled(f.device.type) or f.dtype not in TOLERANCES
 
 
-def trace(module: nn.Module, inputs: Inputs, choice: Any) -> Treatment:
+def trace(module: nn.Module, inputs: Inputs, choice: Choice) -> Treatment:
     """Runs the network on a few rows of a batch and settles how it is read.
 
     Raises:
@@ -80,12 +80,10 @@ def trace(module: nn.Module, inputs: Inputs, choice: Any) -> Treatment:
         computing = Computing()
         while True:  # each round leaves at least one parameter to a simpler reading
             try:
-                found = probe.treat(weights, reasons, computing)
-                if not found.refused:
-                    found = replace(found, refused=probe.wrong(weights, found, reference, reasons))
-                if not found.refused:
-                    return _settled(found.treatment, reasons, next(module.parameters()).device)
-                refused, joined = found.refused, found.joined - computing.direct
+                treatment, refused, joined = probe.treat(weights, reference, reasons, computing)
+                if not refused:
+                    return _settled(treatment, reasons, next(module.parameters()).device)
+                joined = joined - computing.direct
             except ChangedInPlaceError as error:
                 refused, joined = {str(error): CHANGED}, frozenset()
                 if str(error) not in computing.followed:
@@ -113,24 +111,6 @@ def _demote(reasons: dict[str, str], refused: Mapping[str, str]) -> None:
                 "Leave it out of `weights`, or write the layer in calls to torch."
             )
         reasons[name] = reason
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Finding:
-    """A treatment, and what it was found on.
-
-    Attributes:
-        recorded: the recording.
-        treatment: how the sites are read.
-        refused: the parameters that it cannot hold, with the reasons.
-        joined: the parameters that others are computed from.
-    """
-
-    recorded: _Recorded
-    treatment: Treatment
-    refused: Mapping[str, str]
-    joined: frozenset[str]
 
 
 @final
@@ -282,8 +262,21 @@ class Probe:
             ) from error
         return last_layer([site for site, _ in recorded.used], trainable)
 
-    def treat(self, weights: Weights, reasons: Mapping[str, str], computing: Computing) -> Finding:
-        """Records the network with some parameters left to the reading row by row, and sorts the others into parts."""
+    def treat(
+        self, weights: Weights, reference: Mapping[str, Tensor], reasons: Mapping[str, str], computing: Computing
+    ) -> tuple[Treatment, dict[str, str], frozenset[str]]:
+        """Records the network with some parameters left to the reading row by row, and sorts the others into parts.
+
+        Args:
+            weights: which are random.
+            reference: the gradients that the tape has to give.
+            reasons: why parameters are read row by row, by name.
+            computing: what is noted of calls that take weights alone.
+
+        Returns:
+            How the sites are read; the parameters that this cannot hold, with the reasons; and those that others are
+            computed from.
+        """
         names = frozenset(weights.names) - reasons.keys()
         recorded = self.record(names, computing=computing)
         overwritten = frozenset(site.key for site in recorded.sites if site.overwritten)
@@ -316,14 +309,22 @@ class Probe:
             weights, names, recorded.is_head(parts) and not weights.masks, parts, settled, overwritten,
             self.overwrites_inputs, numbers, self.f.shape[1:], computing,
         )  # fmt: skip
-        real = {source: reason for name, reason in refused.items() for source in recorded.sources(name)}
-        return Finding(recorded, treatment, real, joined)
+        if refused:
+            real = {source: reason for name, reason in refused.items() for source in recorded.sources(name)}
+        else:
+            real = self.wrong(recorded, treatment, joined, reference, reasons)
+        return treatment, real, joined
 
     def wrong(
-        self, weights: Weights, finding: Finding, reference: Mapping[str, Tensor], reasons: Mapping[str, str]
+        self,
+        recorded: _Recorded,
+        treatment: Treatment,
+        joined: frozenset[str],
+        reference: Mapping[str, Tensor],
+        reasons: Mapping[str, str],
     ) -> dict[str, str]:
         """The parameters for which the tape gives other gradients than automatic differentiation."""
-        recorded, treatment = finding.recorded, finding.treatment
+        weights = treatment.weights
         like = recorded.f.detach().to(tape_dtype(recorded.f))
         module, inputs, seeds, autocast = self.module, self.inputs, self.seeds, autocast_now(like.device.type)
 
@@ -352,12 +353,12 @@ class Probe:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            if not finding.joined - treatment.computing.direct:
+            if not joined - treatment.computing.direct:
                 raise
             reason = f"what is computed from it cannot be differentiated by itself: {str(error).splitlines()[0]}"
-            return dict.fromkeys(finding.joined, reason)
+            return dict.fromkeys(joined, reason)
         values = dict(zip(weights.names, found.split(sizes), strict=True))
-        in_sites = {view.name for view in recorded.views} | finding.joined
+        in_sites = {view.name for view in recorded.views} | joined
         # Where nothing is seen no rounding is either: in a coarse dtype all of a small gradient is within tolerance.
         unseen = [n for n in weights.names if (reasons[n] == UNSEEN if n in reasons else n not in in_sites)]
         missed = {name: UNSEEN for name in unseen if reference[name].any() and not values[name].any()}

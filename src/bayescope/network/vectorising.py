@@ -94,10 +94,12 @@ class _Scatter(torch.autograd.Function):
         return gradient.new_zeros(shape).scatter_add_(-1, indices, gradient)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
+    def setup_context(ctx: object, inputs: object, output: object) -> None: ...
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, gradient: Tensor, indices: Tensor, shape: Sequence[int]) -> tuple[Tensor, int]:
+    def vmap(
+        info: Any, in_dims: tuple[int, ...], gradient: Tensor, indices: Tensor, shape: Sequence[int]
+    ) -> tuple[Tensor, int]:
         gradient = gradient.movedim(in_dims[0], 0)
         count = info.batch_size
         return _Scatter.forward(gradient, indices.expand(count, *indices.shape), (count, *shape)), 0

@@ -10,7 +10,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from bayescope.errors import UnsupportedError
 
 
-def unwrapped(model: Any) -> Any:
+def unwrapped(model: object) -> Any:
     """The network inside of `DistributedDataParallel` or `DataParallel`; anything else as it is.
 
     Raises:

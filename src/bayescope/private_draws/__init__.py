@@ -1,6 +1,6 @@
 """Random numbers of fits and queries, and of code that names no generator: never from torch's global generators."""
 
-from bayescope.private_draws.code import DROPOUT, harmless_names
+from bayescope.private_draws.code import SIGNATURES, by_name, harmless_names
 from bayescope.private_draws.modes import PrivateDraws, drawn_privately, draws_of, private_draws
 from bayescope.private_draws.rows import Cut, by_process, by_row, drawing, for_all
 from bayescope.private_draws.sources import (
@@ -13,11 +13,12 @@ from bayescope.private_draws.sources import (
 )
 
 __all__ = [
-    "DROPOUT",
+    "SIGNATURES",
     "Cut",
     "PrivateDraws",
     "RandomSource",
     "RecomputedError",
+    "by_name",
     "by_process",
     "by_row",
     "drawing",

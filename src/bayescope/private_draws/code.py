@@ -6,6 +6,7 @@ import builtins
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from inspect import signature
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, final
 
@@ -13,17 +14,40 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+Function = Callable[..., Any]
 _DROPOUT = {"input": None, "p": 0.5, "training": True, "inplace": False}
 _ALPHA = {**_DROPOUT, "training": False}
 _DROP = {"input": None, "p": None, "train": None}
 # The functions of dropout: their arguments in order, with their defaults.
-DROPOUT: Mapping[Callable[..., Any], Mapping[str, Any]] = {
+DROPOUT: Mapping[Function, Mapping[str, Any]] = {
     **dict.fromkeys((F.dropout, F.dropout1d, F.dropout2d, F.dropout3d), _DROPOUT),
     **dict.fromkeys((F.alpha_dropout, F.feature_alpha_dropout), _ALPHA),
     **dict.fromkeys((torch.dropout, torch.feature_dropout, torch.alpha_dropout, torch.feature_alpha_dropout), _DROP),
     **dict.fromkeys((torch.dropout_, torch.feature_dropout_), _DROP),
     **dict.fromkeys((torch.alpha_dropout_, torch.feature_alpha_dropout_), _DROP),
 }
+# By function of dropout or attention, its arguments in order with their defaults.
+SIGNATURES: Mapping[Function, Mapping[str, Any]] = {
+    **DROPOUT,
+    F.multi_head_attention_forward: {
+        name: each.default for name, each in signature(F.multi_head_attention_forward).parameters.items()
+    },
+    F.scaled_dot_product_attention: {
+        **dict.fromkeys(("query", "key", "value", "attn_mask")),
+        "dropout_p": 0.0,
+        "is_causal": False,
+        "scale": None,
+        "enable_gqa": False,
+    },
+}
+
+
+def by_name(names: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name, defaults included."""
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    return {name: given.get(name, default) for name, default in names.items()}
+
+
 # Functions that draw. Of attention and recurrent layers only those with dropout do.
 DRAWING = frozenset({
     torch.bernoulli, torch.binomial, torch.multinomial, torch.normal, torch.poisson, torch.rand, torch.rand_like,
@@ -51,11 +75,11 @@ class CalledCode:
         self._owners, self._known = owners, {id(owner) for owner in owners}
         self._seen: set[CodeType] = set()
 
-    def may_draw(self, name: str, owner: Any) -> bool:
+    def may_draw(self, name: str, owner: object) -> bool:
         """Whether a method of one of the owners may."""
         return not all(map(self._harmless, _found(owner, name)[:1]))
 
-    def _harmless(self, value: Any) -> bool:
+    def _harmless(self, value: object) -> bool:
         if isinstance(value, FunctionType):
             return value.__code__ in self._seen or self._harmless_function(value)
         if isinstance(value, property):

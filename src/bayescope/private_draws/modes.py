@@ -16,12 +16,13 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Subset, default_collate
 
-from bayescope.private_draws.code import DRAWING, DROPOUT, CalledCode
+from bayescope.private_draws.code import DRAWING, DROPOUT, SIGNATURES, CalledCode, Function, by_name
 from bayescope.private_draws.rows import Drawing, unsettled
 from bayescope.private_draws.sources import RandomSource, differentiated, present_source, source_of_numbers
 
@@ -186,7 +187,9 @@ class PrivateOperations(TorchDispatchMode):
     other.
     """
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> object:
         kwargs = kwargs or {}
         taken, source = _arguments(func), present_source()
         if not taken or source is None:
@@ -210,7 +213,7 @@ class PrivateOperations(TorchDispatchMode):
 
 
 @cache
-def _arguments(func: Any) -> tuple[str, ...]:
+def _arguments(func: OpOverload) -> tuple[str, ...]:
     """What an operation takes that may draw; nothing for any other operation."""
     taken = tuple(argument.name for argument in func._schema.arguments)
     return taken if torch.Tag.nondeterministic_seeded in func.tags or "generator" in taken else ()
@@ -224,7 +227,9 @@ class PrivateDraws(TorchFunctionMode):
         super().__init__()
         self._process = os.getpid()
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Function, types: object, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> object:
         kwargs = kwargs or {}
         if func not in DRAWING or kwargs.get("generator") is not None or not _draws(func, args, kwargs):
             return func(*args, **kwargs)
@@ -239,7 +244,7 @@ class PrivateDraws(TorchFunctionMode):
             return func(*args, **kwargs)
 
 
-def _of_part(part: Drawing, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _of_part(part: Drawing, func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
     """A random call on a process's part of a minibatch.
 
     Dropout is called on the whole minibatch, the other processes' rows being zeros: the masks are those that a single
@@ -276,11 +281,12 @@ def _dropped(
     return input.mul_(mask) if inplace else input * mask
 
 
-def _draws(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def _draws(func: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call of a function that may draw does."""
+    if func not in SIGNATURES:
+        return bool(kwargs.get("training", True))
+    given = by_name(SIGNATURES[func], args, kwargs)
     if func in DROPOUT:
-        _, rate, training, *_ = {**DROPOUT[func], **dict(zip(DROPOUT[func], args, strict=False)), **kwargs}.values()
+        _, rate, training, *_ = given.values()
         return bool(rate) and bool(training)
-    place = {F.multi_head_attention_forward: 10, F.scaled_dot_product_attention: 4}.get(func)
-    rate = 1.0 if place is None else args[place] if len(args) > place else kwargs.get("dropout_p", 0.0)
-    return bool(rate) and bool(kwargs.get("training", True))
+    return bool(given["dropout_p"]) and bool(given.get("training", True))

@@ -15,11 +15,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.likelihoods import Likelihood, warn_of_probabilities
 from bayescope.network.batches import Batches
-from bayescope.network.fingerprint import Fingerprint
 from bayescope.network.forward import reading
 from bayescope.network.inputs import call, explained, first_not_finite, map_arrays, map_tensors, take_rows, tensors
-from bayescope.network.same_network import require_same_function
-from bayescope.network.shards import same_on_all, set_epoch
+from bayescope.network.shards import Fingerprint, require_same_function, same_on_all, set_epoch
 from bayescope.private_draws import Cut
 from bayescope.processes import alone, present
 from bayescope.training.facts import digest

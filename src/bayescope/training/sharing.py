@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.module_copies import module_copy
-from bayescope.network.same_network import require_same_shapes
+from bayescope.network.shards import require_same_shapes
 from bayescope.private_draws import RandomSource, present_source
 from bayescope.processes import Processes, present
 
