@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from bayescope.errors import InputError
 from bayescope.network import Network
-from bayescope.network.recorder import moves_rows
+from bayescope.network.forward import moves_rows
 from bayescope.network.trace import ORDER
 from tests.network.networks import Function, built, numbers
 

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bayescope.network.forward import recorder
 from bayescope.network.notes import Notes
-from bayescope.network.recorder import recorder
 from tests.network.networks import Function, assert_exact, built, numbers
 
 x = numbers(5, 4)

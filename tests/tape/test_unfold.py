@@ -114,4 +114,3 @@ def test_uses_of_one_weight_join_their_positions():
     assert torch.allclose(both.jacobian(slice(None)), first.jacobian(slice(None)) + second.jacobian(slice(None)))
     assert torch.allclose(both.input_gram(), first.input_gram() + second.input_gram())
     assert torch.allclose(both.output_gram(), first.output_gram() + second.output_gram())
-    assert StreamedTape.join([first]) is first

@@ -11,7 +11,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bayescope.curvature.kinds import Observations
 from bayescope.errors import UnsupportedError
-from bayescope.likelihoods import Likelihood
 from bayescope.network.forward import owned
 from bayescope.network.inputs import Inputs, call
 from bayescope.network.interception import Rewrites
@@ -48,7 +47,8 @@ def hessian_product(
         with substituted(module, list(parameters.values()), [values[name] for name in parameters], _REWRITES):
             f = call(module, owned(inputs, copy=True))
         observations = observe(f)
-        loss = -_log_likelihood(observations.likelihood, f, observations.y)
+        outputs = f.reshape(-1, f.shape[-1]).to(torch.float64)
+        loss = -observations.likelihood.log_prob(outputs, observations.y).sum()
         (gradient,) = torch.autograd.grad(loss, theta, create_graph=True, materialize_grads=True)
 
     def product(vectors: Tensor) -> Tensor:
@@ -111,10 +111,6 @@ def add_diagonal(total: Tensor, product: Product, columns: int | None) -> None:
     everything = torch.arange(total.shape[0], device=total.device)
     for some, image in unit_products(product, everything, total.shape[0], columns):
         total[some] += image[some, torch.arange(len(some), device=total.device)]
-
-
-def _log_likelihood(likelihood: Likelihood, f: Tensor, y: Tensor) -> Tensor:
-    return likelihood.log_prob(f.reshape(-1, f.shape[-1]).to(torch.float64), y).sum()
 
 
 @contextmanager

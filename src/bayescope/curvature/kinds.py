@@ -35,11 +35,6 @@ def below_columns(outputs: int, inputs: int) -> int:
     return inputs if FEWER * inputs <= outputs else outputs
 
 
-def below_blocks(rows: int, outputs: int, inputs: int) -> Iterator[slice]:
-    """Ranges of rows whose roots are found together."""
-    return row_blocks(rows, 16 * outputs * inputs, BELOW_BYTES)
-
-
 @final
 @dataclass(frozen=True)
 class Observations:
@@ -123,7 +118,9 @@ class Observations:
             cotangents: the most that a chunk may hold; ``None`` for all.
         """
         matrix = matrix.to(self.f)
-        blocks = below_blocks(len(self.f), *matrix.shape)
+        blocks = row_blocks(
+            len(self.f), 16 * matrix.numel(), BELOW_BYTES
+        )  # ranges of rows whose roots are found together
         # The parts have no name: they are gone once they are joined, and not there while the cotangents travel.
         columns = torch.cat([self._below(self.f[rows], self.y[rows], matrix) for rows in blocks], 1)
         yield from _spread(columns, (*self.shape[:-1], matrix.shape[1]), cotangents)

@@ -150,7 +150,7 @@ def _read_matrix(
     sites = [cast(MatrixSite, use.site) for use in uses]
     pairs = zip(sites, uses, strict=True)
     tapes: list[Any] = [site.tape(use.cotangents, use.layout, reading.rows, bias=bias) for site, use in pairs]
-    return type(tapes[0]).join(tapes)
+    return tapes[0] if len(tapes) == 1 else type(tapes[0]).join(tapes)
 
 
 def dense_part(uses: Mapping[str, tuple[int, tuple[Hashable, ...]]]) -> WeightPart:

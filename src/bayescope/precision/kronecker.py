@@ -284,25 +284,17 @@ def share_eigenvectors(processes: Processes, precisions: Sequence[KroneckerPreci
     if processes.count == 1:
         return list(precisions)
     factors = [factor for each in precisions for factor in (each.factors.output, each.factors.input)]
-    owners = _dealt(
-        [factor.shape[0] * factor.shape[1] ** 3 if factor.ndim == 3 else 0 for factor in factors], processes.count
-    )
+    owners = _dealt([len(each) * each.shape[1] ** 3 if each.ndim == 3 else 0 for each in factors], processes.count)
+    name = precisions[0].factors.name
+    mine = [
+        _eigen(factor, name) if owner == processes.rank else None for factor, owner in zip(factors, owners, strict=True)
+    ]
     found: list[tuple[Tensor, Tensor | None]] = []
-    for factor, owner in zip(factors, owners, strict=True):
+    for factor, owner, local in zip(factors, owners, mine, strict=True):
         if factor.ndim == 2:
             found.append((factor, None))
-        elif owner == processes.rank:
-            values, vectors = _eigen(factor, precisions[0].factors.name)
-            assert vectors is not None
-            # In the order that the others have them in: products of another layout round otherwise.
-            found.append((values.contiguous(), vectors.contiguous()))
-        else:
-            found.append((factor.new_empty(factor.shape[:2]), factor.new_empty(factor.shape)))
-    for rank in range(processes.count):
-        theirs = [eigen for eigen, owner in zip(found, owners, strict=True) if owner == rank]
-        processes.share(
-            [tensor for values, vectors in theirs if vectors is not None for tensor in (values, vectors)], rank
-        )
+        else:  # through a message on its owner too: products of another layout in memory round otherwise
+            found.append(tuple(each.to(factor) for each in processes.gather(local)[owner]))
     pairs = zip(found[::2], found[1::2], strict=True)
     return [each.with_eigenvectors(output, inputs) for each, (output, inputs) in zip(precisions, pairs, strict=True)]
 

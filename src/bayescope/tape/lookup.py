@@ -44,8 +44,6 @@ class LookupTape(Blockwise):
         Args:
             tapes: at least one, of the same rows, cotangents and table.
         """
-        if len(tapes) == 1:
-            return tapes[0]
         cotangents = torch.cat([tape._expanded for tape in tapes], 2)
         return replace(tapes[0], tokens=torch.cat([tape.tokens for tape in tapes], 1), cotangents=cotangents)
 

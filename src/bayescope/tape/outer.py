@@ -42,8 +42,6 @@ class OuterTape(Blockwise):
         Args:
             tapes: at least one, of the same rows, cotangents and weights.
         """
-        if len(tapes) == 1:
-            return tapes[0]
         cotangents = [tape.cotangents.expand(-1, tape.rows, -1, -1, -1) for tape in tapes]
         return cls(torch.cat([tape.activations for tape in tapes], 1), torch.cat(cotangents, 2), tapes[0].bias)
 

@@ -50,8 +50,6 @@ class StreamedTape(Blockwise):
         Args:
             tapes: at least one, of the same rows, cotangents and weights.
         """
-        if len(tapes) == 1:
-            return tapes[0]
         return replace(
             tapes[0],
             positions=sum(tape.positions for tape in tapes),
