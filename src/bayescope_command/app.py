@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
+import inspect
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TypeVar, final
 
 import typer
 
@@ -19,6 +23,7 @@ the standard input, named -.
 Exit codes: 0 done, 1 failed, 2 input that cannot be used, 130 interrupted."""
 
 SEEDS = 2**32
+Options = TypeVar("Options")
 
 
 def _seed(value: int) -> int:
@@ -197,6 +202,30 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
+def command(name: str, work: str) -> Callable[[type[Options]], type[Options]]:
+    """A class decorator: the fields of a dataclass are the options of a command, and its docstring is the help.
+
+    Args:
+        name: of the command.
+        work: what takes the options, as "module:function" of `bayescope.cli`, which is imported when the command runs.
+    """
+    module, _, function = work.partition(":")
+
+    def register(options: type[Options]) -> type[Options]:
+        def run_with(**given: object) -> None:
+            worker = getattr(importlib.import_module(f"bayescope.cli.{module}"), function)
+            with exits():
+                worker(options(**given))
+
+        signature = inspect.signature(options, eval_str=True)
+        run_with.__signature__ = signature  # type: ignore[attr-defined]
+        run_with.__doc__ = options.__doc__
+        app.command(name)(run_with)
+        return options
+
+    return register
+
+
 @app.callback()
 def every_command(
     version: Annotated[
@@ -206,138 +235,100 @@ def every_command(
     """What holds for every command: nothing but `--version`."""
 
 
-@app.command()
-def fit(
-    table: Table,
-    target: Target,
-    out: ModelFile,
-    model: ModelName = "additive",
-    task: Task = "auto",
-    posterior: Posterior = None,
-    prior_precision: PriorPrecision = None,
-    interactions: Interactions = None,
-    categorical: Categorical = None,
-    drop: Drop = None,
-    weight: Weight = None,
-    missing: Missing = None,
-    given: Given = None,
-    seed: Seed = 0,
-    test_size: HeldOutShare = 0.2,
-    refit: Refit = True,
-    resume: Resume = False,
-    stream: Stream = None,
-    as_json: AsJson = False,
-) -> None:
+@command("fit", "fitting:fit_table")
+@final
+@dataclass(frozen=True, kw_only=True)
+class FitOptions:
     """Fit a model to TABLE, say how well it predicts held-out rows, and save it in one file.
 
     Columns are numbers where all cells are, else labels; missing values are welcome. Rows without a target are left
     out. Features are standardised, which is the unit of the priors.
     """
-    from bayescope.cli.fitting import fit_table
-    from bayescope.cli.models import FitSettings
-    from bayescope.cli.training_table import Roles
 
-    with exits():
-        roles = Roles(target, drop or (), categorical or (), weight)
-        settings = FitSettings(
-            roles, task, model, posterior, prior_precision, interactions, given or (), seed, missing or (), test_size,
-            refit, resume, as_json, stream,
-        )  # fmt: skip
-        fit_table(table, out, settings)
+    table: Table
+    target: Target
+    out: ModelFile
+    model: ModelName = "additive"
+    task: Task = "auto"
+    posterior: Posterior = None
+    prior_precision: PriorPrecision = None
+    interactions: Interactions = None
+    categorical: Categorical = None
+    drop: Drop = None
+    weight: Weight = None
+    missing: Missing = None
+    given: Given = None
+    seed: Seed = 0
+    test_size: HeldOutShare = 0.2
+    refit: Refit = True
+    resume: Resume = False
+    stream: Stream = None
+    as_json: AsJson = False
 
 
-@app.command()
-def predict(
-    model: Model,
-    table: Table,
-    out: Predictions,
-    level: Level = 0.95,
-    abstain: Abstain = None,
-    keep: Keep = None,
-    chunk_rows: ChunkRows = 65_536,
-    formulas: Formulas = False,
-    as_json: AsJson = False,
-) -> None:
+@command("predict", "predicting:predict_table")
+@final
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions:
     """Predict every row of TABLE, with how sure the model is.
 
     Of classes: predicted, p(class) of each, low and high of the predicted one's probability, epistemic_sd, entropy and
     mutual_information. Of numbers: mean, sd, low, high, epistemic_sd and aleatoric_sd.
     """
-    from bayescope.cli.predicting import predict_table
 
-    with exits():
-        predict_table(
-            model,
-            table,
-            out,
-            level=level,
-            abstain=abstain,
-            keep=keep or (),
-            chunk_rows=chunk_rows,
-            as_json=as_json,
-            formulas=formulas,
-        )
+    model: Model
+    table: Table
+    out: Predictions
+    level: Level = 0.95
+    abstain: Abstain = None
+    keep: Keep = None
+    chunk_rows: ChunkRows = 65_536
+    formulas: Formulas = False
+    as_json: AsJson = False
 
 
-@app.command()
-def compare(
-    table: Table,
-    target: Target,
-    out: ComparisonFolder = None,
-    posteriors: Posteriors = None,
-    test_size: TestSize = 0.25,
-    seed: Seed = 0,
-    link: Link = "logit",
-    prior_precision: OnePrior = "1.0",
-    features: Features = None,
-    categorical: Categorical = None,
-    drop: Drop = None,
-    missing: Missing = None,
-    as_json: AsJson = False,
-) -> None:
+@command("compare", "comparing:compare_table")
+@final
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions:
     """Fit every posterior of a Bayesian classifier to TABLE and judge each one against NUTS.
 
     Prints one table: test scores (NLL, Brier, ECE, AUROC), the distance to NUTS in predictions and in marginal standard
     deviations, log evidence, PSIS-LOO and seconds. Columns are standardised on the training rows.
     """
-    from bayescope.cli.comparing import compare_table
-    from bayescope.cli.training_table import Roles
 
-    with exits():
-        compare_table(
-            table,
-            out,
-            roles=Roles(target, drop or (), categorical or ()),
-            missing=missing or (),
-            posteriors=posteriors,
-            test_size=test_size,
-            seed=seed,
-            link=link,
-            prior_precision=prior_precision,
-            features=features,
-            as_json=as_json,
-        )
+    table: Table
+    target: Target
+    out: ComparisonFolder = None
+    posteriors: Posteriors = None
+    test_size: TestSize = 0.25
+    seed: Seed = 0
+    link: Link = "logit"
+    prior_precision: OnePrior = "1.0"
+    features: Features = None
+    categorical: Categorical = None
+    drop: Drop = None
+    missing: Missing = None
+    as_json: AsJson = False
 
 
-@app.command()
-def report(
-    model: Model,
-    table: Judged,
-    out: Page,
-    title: Title = None,
-    reference: Reference = "auto",
-    held_out: HeldOut = False,
-    seed: Seed = 0,
-    as_json: AsJson = False,
-) -> None:
+@command("report", "reporting:report_table")
+@final
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
     """Judge a model on TABLE and write a page on how far its answers can be trusted.
 
     Of the table that the model was fitted to with --no-refit, only the held-out rows are judged.
     """
-    from bayescope.cli.reporting import report_table
 
-    with exits():
-        report_table(model, table, out, title=title, reference=reference, held_out=held_out, seed=seed, as_json=as_json)
+    model: Model
+    table: Judged
+    out: Page
+    title: Title = None
+    reference: Reference = "auto"
+    held_out: HeldOut = False
+    seed: Seed = 0
+    as_json: AsJson = False
 
 
 @app.command()

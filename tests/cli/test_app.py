@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 import typer
 
-from bayescope.cli import Roles
 from bayescope.cli.comparing import compare_table
 from bayescope.comparison import compare
 from bayescope.errors import ConvergenceError
 from bayescope.estimators import BayesianLogisticRegression
+from bayescope_command.app import CompareOptions
 from bayescope_command.exits import exits
 from tests.cli.tables import refused, run
 from tests.conditions import file_limit
@@ -43,11 +43,10 @@ def short_chains(template, *arguments, draws=300, **options):
 def compared(path, capsys, compare, *, out=None, **options):
     """The exit code, the answer and the complaint of `bayescope compare` where a function makes the comparison."""
     code = 0
-    usual = {"missing": (), "posteriors": "map", "test_size": 0.25, "seed": 0, "link": "logit", "prior_precision": "1"}
-    options = {**usual, "features": None, "as_json": False, **options}
+    given = {"posteriors": "map", "prior_precision": "1", **options}
     try:
         with exits():
-            compare_table(path, out, roles=Roles("kind"), **options, compare=compare)
+            compare_table(CompareOptions(table=path, target="kind", out=out, **given), compare)
     except typer.Exit as end:
         code = end.exit_code
     return code, *capsys.readouterr()

@@ -9,10 +9,10 @@ from typing import Any, final
 
 from sklearn.base import clone
 
-from bayescope.cli.models import FitSettings
 from bayescope.errors import InputError
 from bayescope.estimators.mlp_posteriors import POSTERIORS
 from bayescope.training.checkpoint import named, refuse_other_call
+from bayescope_command.app import FitOptions
 
 ENDING = ".checkpoint"
 # Of the fit to the rows that are not held out.
@@ -91,17 +91,16 @@ class Checkpoints:
         return [place for place in every if place.exists()]
 
 
-def named_fit(out: Path, estimator: Any, settings: FitSettings) -> AbstractContextManager[None]:
+def named_fit(estimator: Any, options: FitOptions) -> AbstractContextManager[None]:
     """A stretch whose checkpoints name the command's options, which have to be the same in a fit that goes on.
 
     Args:
-        out: the model's file.
         estimator: not fitted.
-        settings: the options.
+        options: of the command.
     """
-    call = {**vars(settings), **vars(settings.roles), **estimator.get_params()}
-    ignored = dict.fromkeys(("roles", "model", "given", "resume", "as_json", "random_state"))
-    return named("bayescope fit", {**call, **ignored, "estimator": type(estimator).__name__, "checkpoint": out})
+    ignored = dict.fromkeys(("table", "out", "model", "given", "resume", "as_json", "random_state"))
+    call = {**vars(options), **estimator.get_params(), **ignored}
+    return named("bayescope fit", {**call, "estimator": type(estimator).__name__, "checkpoint": options.out})
 
 
 def fitted_copy(estimator: Any, checkpoint: Path | None, *data: Any, **weights: Any) -> Any:

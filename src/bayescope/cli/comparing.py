@@ -26,6 +26,7 @@ from bayescope.estimators import BayesianLogisticRegression
 from bayescope.files import only_writer
 from bayescope.plots import style
 from bayescope.report import write_comparison
+from bayescope_command.app import CompareOptions
 
 REPORT = "report.html"
 # Sums of fourth powers of such numbers, as in the variance of a squared feature, neither overflow nor underflow.
@@ -35,51 +36,28 @@ BEST = "bold green"
 FIRST_PART = 6
 
 
-def compare_table(
-    path: Path,
-    out: Path | None,
-    *,
-    roles: Roles,
-    missing: Sequence[str],
-    posteriors: str | None,
-    test_size: float,
-    seed: int,
-    link: str,
-    prior_precision: str,
-    features: str | None,
-    as_json: bool,
-    compare: Callable[..., Comparison] = compare,
-) -> None:
+def compare_table(options: CompareOptions, compare: Callable[..., Comparison] = compare) -> None:
     """Compares the posteriors on a table, prints the result, and writes it where a folder is named.
 
     Args:
-        path: the table, or "-".
-        out: the folder, or ``None`` to print only.
-        roles: of the columns.
-        missing: further spellings of a missing value.
-        posteriors: names with commas between them, or ``None`` for all.
-        test_size: the share of the rows that judge.
-        seed: of everything random.
-        link: of the model.
-        prior_precision: a number, or "evidence".
-        features: made of the columns.
-        as_json: whether to answer in JSON.
+        options: of the command.
         compare: makes the comparison.
 
     Raises:
         InputError: if the table, an option or the folder cannot be used; before any fit, and before anything is
             written.
     """
+    out = options.out
     template = BayesianLogisticRegression().set_params(
-        link=link, prior_precision=_prior_precision(prior_precision), features=features
+        link=options.link, prior_precision=_prior_precision(options.prior_precision), features=options.features
     )
-    names = None if posteriors is None else [name.strip() for name in posteriors.split(",")]
+    names = None if options.posteriors is None else [name.strip() for name in options.posteriors.split(",")]
     with ExitStack() as stack:
         if out is not None:
-            check_files(out, (*FILES, REPORT), path)
+            check_files(out, (*FILES, REPORT), options.table)
             stack.enter_context(only_writer("--out", out / REPORT))
-        source = open_source(path, missing=missing, again=True)
-        table = read_training_table(source, roles, task="classification")
+        source = open_source(options.table, missing=options.missing or (), again=True)
+        table = read_training_table(source, Roles.of(options), task="classification")
         check_comparable(table)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", BayescopeWarning)  # they stand in the footnotes
@@ -88,11 +66,11 @@ def compare_table(
                 table.features,
                 table.target.series(),
                 posteriors=names,
-                test_size=test_size,
-                random_state=seed,
+                test_size=options.test_size,
+                random_state=options.seed,
                 progress=True,
             )
-        if not as_json:
+        if not options.as_json:
             show(comparison, stdout())
         files, notes = ([], ["Pictures and files: add --out DIR."]) if out is None else _save(comparison, out)
     if table.without_target:
@@ -105,7 +83,7 @@ def compare_table(
         "files": [str(file) for file in files],
         "notes": notes,
     }
-    answer(facts, *notes, *(f"wrote {file}" for file in files), as_json=as_json)
+    answer(facts, *notes, *(f"wrote {file}" for file in files), as_json=options.as_json)
 
 
 def _save(comparison: Comparison, out: Path) -> tuple[list[Path], list[str]]:

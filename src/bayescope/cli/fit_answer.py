@@ -18,11 +18,11 @@ from bayescope.cli.checkpoints import Checkpoints
 from bayescope.cli.fitted_table import FittedTable
 from bayescope.cli.header import listed
 from bayescope.cli.model_files import table_of
-from bayescope.cli.models import FitSettings
 from bayescope.cli.streamed_table import StreamedTable
 from bayescope.cli.training_table import TrainingTable
 from bayescope.report.judged import Judged, predictions
 from bayescope.report.statistics import Score, class_scores, number_scores
+from bayescope_command.app import FitOptions
 
 Facts = dict[str, Any]
 
@@ -90,37 +90,36 @@ class FitResult:
     refitted: bool
 
 
-def finish(outcome: FitResult, out: Path, checkpoints: Checkpoints, settings: FitSettings) -> None:
+def finish(outcome: FitResult, checkpoints: Checkpoints, options: FitOptions) -> None:
     """Saves the model with what its file says of the table, removes the checkpoints, and reports what was fitted.
 
     Args:
         outcome: of the fit.
-        out: the model's file.
         checkpoints: of the fit.
-        settings: of the command.
+        options: of the command.
     """
-    described = _described(outcome, settings)
+    described, out = _described(outcome, options), options.out
     outcome.estimator.save(out, metadata=described.metadata())
     checkpoints.remove()
     facts = _facts(outcome, described, out)
-    answer(facts, *lines_of_fit(facts), as_json=settings.as_json)
+    answer(facts, *lines_of_fit(facts), as_json=options.as_json)
 
 
-def _described(outcome: FitResult, settings: FitSettings) -> FittedTable:
+def _described(outcome: FitResult, options: FitOptions) -> FittedTable:
     """What the model's file says of the table."""
     table, roles, digest = outcome.table, outcome.table.roles, outcome.table.digest()
     return replace(
         table_of(table.source, outcome.estimator),
         target=roles.target,
         classes=outcome.estimator.classes_.tolist() if table.target.task == "classification" else [],
-        missing=list(settings.missing),
+        missing=options.missing or [],
         file=Path(table.source).name,
         rows=len(table),
         digest=digest,
         dropped=list(roles.drop),
         weight=roles.weight,
-        test_size=settings.test_size if digest else 0.0,
-        seed=settings.seed,
+        test_size=options.test_size if digest else 0.0,
+        seed=options.seed,
         scores=[] if outcome.held_out is None else outcome.held_out.finite(),
     )
 

@@ -16,28 +16,27 @@ from torch import distributed
 from bayescope.cli.arrow_source import large, several
 from bayescope.cli.checkpoints import Checkpoints, fitted_copy, named_fit
 from bayescope.cli.fit_answer import FitResult, finish, score
-from bayescope.cli.models import FitSettings, build
+from bayescope.cli.models import build
 from bayescope.cli.opening import STANDARD, open_source
 from bayescope.cli.streamed_table import StreamedTable, read_streamed_table
-from bayescope.cli.training_table import TrainingTable, read_training_table
+from bayescope.cli.training_table import Roles, TrainingTable, read_training_table
 from bayescope.cli.writing import check_file
 from bayescope.errors import InputError, recorded_warnings
 from bayescope.files import only_writer
 from bayescope.processes import Processes, present, timeout
 from bayescope.progress import no_bars
+from bayescope_command.app import FitOptions
 
 
-def fit_table(path: Path, out: Path, settings: FitSettings) -> None:
+def fit_table(options: FitOptions) -> None:
     """Fits a model to a table, prints how well it predicts held-out rows, and saves it.
 
-    Args:
-        path: the table, or "-"; a directory, a glob or a large Parquet file is read a block of rows at a time.
-        out: the model's file.
-        settings: all else.
+    A directory, a glob or a large Parquet file is read a block of rows at a time.
 
     Raises:
         InputError: if the table, an option or the file cannot be used; before any fit, and before anything is written.
     """
+    path, out = options.table, options.out
     with _ranks() as processes, ExitStack() as stack:
         check_file(out, path)
         if processes.first:
@@ -47,34 +46,35 @@ def fit_table(path: Path, out: Path, settings: FitSettings) -> None:
                 "TABLE: expected a file for several processes, got the standard input, which none has whole. Save "
                 "the table and name the file."
             )
-        table = _read(path, settings, processes)
-        estimator = build(settings, table.target.task, table.roles.categorical)
-        train, judges, notes = table.split(settings.test_size, settings.seed)
-        with named_fit(out, estimator, settings):
-            checkpoints = Checkpoints.beside(out, estimator, resume=settings.resume)
-            notes = [*checkpoints.remarks(settings.model, resume=settings.resume), *notes]
+        table = _read(options, processes)
+        estimator = build(options, table.target.task, table.roles.categorical)
+        train, judges, notes = table.split(options.test_size, options.seed)
+        with named_fit(estimator, options):
+            checkpoints = Checkpoints.beside(out, estimator, resume=options.resume)
+            notes = [*checkpoints.remarks(options.model, resume=options.resume), *notes]
             begun = time.perf_counter()
             with recorded_warnings(passed_on=False) as warned:
                 held_out, model = None, None
                 if judges is not None:
                     model = _fit(estimator, train, checkpoints.first)
                     if processes.first:
-                        held_out = score(model, *judges.judged(model), settings.seed)
-                if settings.refit or judges is None:
+                        held_out = score(model, *judges.judged(model), options.seed)
+                if options.refit or judges is None:
                     train, model = table, _fit(estimator, table, checkpoints.last)
             seconds = time.perf_counter() - begun
         if processes.first:
             refitted = train is table and judges is not None
             outcome = FitResult(model, train, held_out, seconds, (*notes, *warned), refitted)
-            finish(outcome, out, checkpoints, settings)
+            finish(outcome, checkpoints, options)
 
 
-def _read(path: Path, settings: FitSettings, processes: Processes) -> TrainingTable | StreamedTable:
+def _read(options: FitOptions, processes: Processes) -> TrainingTable | StreamedTable:
     """The table in memory, of each process, or on disk."""
-    if several(path) or large(path) if settings.stream is None else settings.stream:
-        return read_streamed_table(path, settings, processes)
-    source = open_source(path, missing=settings.missing, again=True)
-    return read_training_table(source, settings.roles, task=settings.task)
+    path, roles = options.table, Roles.of(options, options.weight)
+    if several(path) or large(path) if options.stream is None else options.stream:
+        return read_streamed_table(path, roles, options.missing or (), options.task, processes)
+    source = open_source(path, missing=options.missing or (), again=True)
+    return read_training_table(source, roles, task=options.task)
 
 
 def _fit(estimator: Any, table: TrainingTable | StreamedTable, checkpoint: Path | None) -> Any:

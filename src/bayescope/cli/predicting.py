@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
@@ -21,6 +21,7 @@ from bayescope.cli.writing import check_out, sink
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.progress import progress_bar
 from bayescope.storage import answering
+from bayescope_command.app import PredictOptions
 
 # Rows that are predicted at once, counted from the first one of the table: sums of floating-point numbers depend on how
 # many are taken together, and so predictions would depend, in their last digits, on how many rows are read at a time.
@@ -54,51 +55,29 @@ class Count:
                 known[label] = known.get(label, 0) + count
 
 
-def predict_table(
-    model: Path,
-    path: Path,
-    out: Path,
-    *,
-    level: float,
-    abstain: float | None,
-    keep: Sequence[str],
-    chunk_rows: int,
-    as_json: bool,
-    formulas: bool,
-) -> None:
+def predict_table(options: PredictOptions) -> None:
     """Predicts every row of a table, and writes a row for each.
-
-    Args:
-        model: the model's file.
-        path: the table, or "-".
-        out: where to, or "-".
-        level: the probability of the intervals; 0 for none.
-        abstain: rows whose most probable class stays below this probability get no class; ``None`` for a class in
-            every row.
-        keep: columns to copy.
-        chunk_rows: rows that are read at a time.
-        as_json: whether to answer in JSON.
-        formulas: whether text that spreadsheets take for formulas stays unchanged.
 
     Raises:
         InputError: if the model, the table, an option or the place cannot be used; no file is then written.
     """
-    if str(out) == STANDARD and as_json:
+    out, level, abstain = options.out, options.level, options.abstain
+    if str(out) == STANDARD and options.as_json:
         raise InputError("--json: expected predictions in a file, got --out -, which takes the standard output itself.")
     if abstain is not None:
         checks.fraction("--abstain", abstain)
     if level != 0:
         checks.fraction("--level", level)
-    chunk = TOGETHER * -(-checks.count("--chunk-rows", chunk_rows) // TOGETHER)
-    check_out(out, model, path)
-    estimator, table = load_model(model)
+    chunk = TOGETHER * -(-checks.count("--chunk-rows", options.chunk_rows) // TOGETHER)
+    check_out(out, options.model, options.table)
+    estimator, table = load_model(options.model)
     if abstain is not None and not is_classifier(estimator):
         raise UnsupportedError("--abstain: expected a model of classes, got a regression. Leave it out.")
-    source = open_source(path, missing=table.missing)
+    source = open_source(options.table, missing=table.missing)
     table.check(source)
-    kept = [find("--keep", source.name, name, source.header) for name in split_names(keep, source.header)]
+    kept = [find("--keep", source.name, name, source.header) for name in split_names(options.keep, source.header)]
     begun, count = time.perf_counter(), Count()
-    with sink(out, formulas=formulas) as write, progress_bar("predicting") as report:
+    with sink(out, formulas=options.formulas) as write, progress_bar("predicting") as report:
         for block in source.blocks(chunk, list(dict.fromkeys([*table.kinds, *kept]))):
             frame, copied = table.frame(block.read(table.kinds)), block.copied(kept) if kept else None
             count.add_unseen(table.unseen(frame))
@@ -108,7 +87,7 @@ def predict_table(
             report(count.rows // TOGETHER, None, f"{count.rows:,} rows")
         if not count.rows:
             raise InputError(f"{source.name}: expected rows below the header, got none. Give a table with data.")
-    _tell(count, out, time.perf_counter() - begun, abstain, as_json=as_json)
+    _tell(count, out, time.perf_counter() - begun, abstain, as_json=options.as_json)
 
 
 def _predicted(estimator: Any, frame: pd.DataFrame, level: float, abstain: float | None, count: Count) -> pd.DataFrame:

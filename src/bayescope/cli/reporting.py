@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from bayescope import checks
 from bayescope.cli.answer import answer
 from bayescope.cli.fitted_table import FittedTable, read_known_table
@@ -13,38 +11,20 @@ from bayescope.cli.training_table import TrainingTable
 from bayescope.cli.writing import check_file
 from bayescope.errors import InputError, UnsupportedError, recorded_warnings
 from bayescope.report import report
+from bayescope_command.app import ReportOptions
 
 SUFFIXES = (".html", ".htm")
 REFERENCES = ("auto", "nuts", "none")
 FITTED = "the rows that the model was fitted to: the page's scores flatter it. Give rows that it has not seen"
 
 
-def report_table(
-    model: Path,
-    path: Path,
-    out: Path,
-    *,
-    title: str | None,
-    reference: str,
-    held_out: bool,
-    seed: int,
-    as_json: bool,
-) -> None:
+def report_table(options: ReportOptions) -> None:
     """Writes the report on a model and the rows of a table that has the target.
-
-    Args:
-        model: the model's file.
-        path: the table, or "-".
-        out: the page.
-        title: of the page.
-        reference: "auto", "nuts" or "none": whether the posterior is compared with others.
-        held_out: whether the caller says that the rows were kept from the fit.
-        seed: of all that is drawn for the page.
-        as_json: whether to answer in JSON.
 
     Raises:
         InputError: if the model, the table, an option or the page's place cannot be used.
     """
+    model, path, out, reference = options.model, options.table, options.out, options.reference
     checks.choice("--reference", reference, REFERENCES)
     if out.suffix.lower() not in SUFFIXES:
         raise InputError(f"--out: expected a file name that ends in .html, got {str(out)!r}.")
@@ -56,17 +36,17 @@ def report_table(
             "target. Report on it in Python: bayescope.report."
         )
     table = read_known_table(open_source(path, missing=fitted.missing, again=True), fitted)
-    judged, kept, note = _judged_rows(table, fitted, held_out)
+    judged, kept, note = _judged_rows(table, fitted, options.held_out)
     with recorded_warnings(passed_on=False) as warned:
         report(
             estimator,
             judged.features,
             judged.target.series(),
             out=out,
-            title=title,
+            title=options.title,
             reference=None if reference == "none" else reference,
             held_out=kept,
-            random_state=seed,
+            random_state=options.seed,
         )
     notes = [*note, *warned]
     if table.without_target:
@@ -74,7 +54,7 @@ def report_table(
     size = out.stat().st_size
     facts = {"report": str(out), "bytes": size, "rows": len(judged), "held_out": kept, "notes": notes}
     lines = [f"note: {each}" for each in notes]
-    answer(facts, *lines, f"wrote {out} ({size / 1e6:.1f} MB)", as_json=as_json)
+    answer(facts, *lines, f"wrote {out} ({size / 1e6:.1f} MB)", as_json=options.as_json)
 
 
 def _judged_rows(table: TrainingTable, fitted: FittedTable, said: bool) -> tuple[TrainingTable, bool | None, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -12,7 +13,6 @@ import numpy as np
 import pandas as pd
 
 from bayescope.cli.arrow_source import ArrowSource
-from bayescope.cli.models import FitSettings
 from bayescope.cli.target import Target
 from bayescope.cli.training_table import Roles
 from bayescope.errors import InputError
@@ -77,14 +77,16 @@ class StreamedTable:
         return ""
 
 
-def read_streamed_table(path: Path, settings: FitSettings, processes: Processes) -> StreamedTable:
+def read_streamed_table(
+    path: Path, roles: Roles, spellings: Sequence[str], task: str, processes: Processes
+) -> StreamedTable:
     """Opens a table and reads its target; each process reads its part.
 
     Raises:
         InputError: if the table or an option cannot be used.
     """
-    source = ArrowSource(path, settings.missing)
-    roles = settings.roles.within(source)
+    source = ArrowSource(path, spellings)
+    roles = roles.within(source)
     extra = [roles.target, *([] if roles.weight is None else [roles.weight])]
     table = source.table([*roles.features(source), *extra])
     name = roles.target
@@ -107,7 +109,7 @@ def read_streamed_table(path: Path, settings: FitSettings, processes: Processes)
             f"{source.name}: column {name!r}: expected a target in some rows, got none in {table.rows} rows. "
             "Name another --target."
         )
-    target = _target(source, labels, numbers, settings.task)
+    target = _target(source, labels, numbers, task)
     return StreamedTable(source.name, table.without(gone), roles, target, len(gone))
 
 

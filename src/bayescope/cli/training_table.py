@@ -16,6 +16,7 @@ from bayescope.cli.source import Kind, Source, all_blocks, place_of
 from bayescope.cli.target import Target
 from bayescope.errors import InputError
 from bayescope.tables.suspicion import hardly_recur
+from bayescope_command.app import CompareOptions, FitOptions
 
 # A column probably has misspelt numbers, and no labels, where so large a share of this many different cells are
 # numbers.
@@ -43,6 +44,11 @@ class Roles:
     drop: Sequence[str] = ()
     categorical: Sequence[str] = ()
     weight: str | None = None
+
+    @classmethod
+    def of(cls, options: FitOptions | CompareOptions, weight: str | None = None) -> Roles:
+        """The roles as typed."""
+        return cls(options.target, options.drop or (), options.categorical or (), weight)
 
     def within(self, source: Source) -> Roles:
         """The roles with names that are columns.
