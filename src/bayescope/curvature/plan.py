@@ -29,7 +29,6 @@ from bayescope.keywords import takes
 from bayescope.likelihoods import Likelihood, read_targets, resolve
 from bayescope.memory import free_memory, readable
 from bayescope.module_copies import twin
-from bayescope.network import PartInfo
 from bayescope.network.batches import Batches, Data
 from bayescope.network.forward import reading
 from bayescope.network.guard import check_readable
@@ -496,9 +495,7 @@ class Footprint:
         graph = self.rows * (self.held + OBSERVED * self.outputs * self.itemsize)
         converted = self.native != self.itemsize
         inputs = converted * self.rows * self.held * self.itemsize // self.native  # a in the dtype of the sums
-        # The cotangents of f are a view of the root but where they are spread over positions, or go to another dtype.
-        copied = self.outputs > self.classes or converted
-        carried = each * self.itemsize * (sum(self.cotangents) + copied * self.outputs)
+        carried = each * self.itemsize * (sum(self.cotangents) + self.outputs)
         travelling = each * self.native * max(self.cotangents)
         worked = max(travelling, self._written(cotangents, structure) + self._by_rows(self.rows, cotangents))
         return graph + max(2 * root + reducing, root + inputs + carried + worked)  # a root is joined from its blocks
@@ -564,16 +561,25 @@ class Footprint:
 
     def _written(self, cotangents: int, structure: Structure) -> int:
         """What the rows of a tape are written out to while their sums are taken."""
-        each = zip(self.network.parts, self.activations, self.cotangents, strict=True)
         if structure.writes == "jacobian":
-            u = self.itemsize * cotangents * _alike(self.rows, BLOCK_BYTES // (FLOAT64 * cotangents * self.network.dim))
+            rows = max(1, min(self.rows, BLOCK_BYTES // (FLOAT64 * cotangents * self.network.dim)))
             # U, that of its widest part before it is placed, and U in float64 where it is not so already.
             widest = max(part.dim for part in self.network.parts)
-            return u * (self.network.dim + max(widest, (self.itemsize != FLOAT64) * 2 * self.network.dim))
-        if structure.writes == "rotated":
-            return self.rows * self.itemsize * self._widest(cotangents)
-        squares = structure.writes == "squares"
-        row = self.itemsize * max(_of_a_row(part, a, g, cotangents, squares=squares) for part, a, g in each)
+            copies = self.network.dim + max(widest, (self.itemsize != FLOAT64) * 2 * self.network.dim)
+            return self.itemsize * cotangents * rows * copies
+        numbers = self._widest(cotangents)
+        if structure.writes == "squares":
+            # Where a row has many positions its U is written out; elsewhere products of a and g are.
+            each = zip(self.network.parts, self.cotangents, strict=True)
+            numbers += cotangents * max(
+                (
+                    part.dim
+                    for part, g in each
+                    if part.shape and part.kind != "embedding" and g > 2 * cotangents * part.shape[0] * part.shape[1]
+                ),
+                default=0,
+            )
+        row = self.itemsize * numbers
         return min(self.rows * row, max(row, min(BLOCK_BYTES, CACHE_BYTES) if self.on_cpu else DEVICE_BYTES))
 
     def _widest(self, cotangents: int) -> int:
@@ -583,21 +589,4 @@ class Footprint:
     def _by_rows(self, rows: int, cotangents: int) -> int:
         """What goes into U of a part that is read row by row: for a block of rows, or for one that takes more."""
         row = cotangents * max(self.computed)
-        return BACKWARD * self.itemsize * row * _alike(rows, BLOCK_BYTES // max(1, FLOAT64 * row))
-
-
-def _alike(rows: int, most: int) -> int:
-    """The rows of a range where they are cut into ranges of like length, of at most this many, or of one."""
-    return -(-rows // -(-rows // max(1, most)))
-
-
-def _of_a_row(part: PartInfo, a: int, g: int, cotangents: int, *, squares: bool) -> int:
-    """The numbers that a row of a tape is written out to for its Gram matrices, or for its squares."""
-    positions = 1 if part.shape is None else g // (part.shape[0] * part.shape[1])
-    if not squares or part.kind == "embedding":
-        return a + cotangents * g if positions > 1 else 0  # of one position they are views
-    if positions > 2 * cotangents:  # U itself
-        return a + cotangents * (g + part.dim)
-    if positions > 1:  # both of each of T (T + 1)/2 pairs of positions
-        return (positions + 1) * (a + cotangents * g)
-    return a + g
+        return BACKWARD * self.itemsize * row * max(1, min(rows, BLOCK_BYTES // max(1, FLOAT64 * row)))

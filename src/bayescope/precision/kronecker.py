@@ -410,6 +410,5 @@ EKFAC = Structure(
     _read_corrected,
     partial(_bytes, corrected=True),
     ("sharing", "output_factor"),
-    writes="rotated",
     rotates=True,
 )

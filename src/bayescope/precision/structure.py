@@ -138,8 +138,7 @@ class Structure:
         options: the names of the options that it takes, of those that not every structure takes.
         hessian: reads the Hessian, where the structure can hold one.
         writes: what the rows of a tape are written out to while they are summed: U itself ("jacobian"), the activations
-            and cotangents in a basis ("rotated"), those of several positions side by side ("products"), or what their
-            squares are made of ("squares").
+            and cotangents ("products"), or what their squares are made of ("squares").
         moments: whether it is read from second moments of the tapes alone.
         rotates: whether predictions are computed in an eigenbasis of the factors.
     """
@@ -149,6 +148,6 @@ class Structure:
     bytes: Callable[[StructureOptions, int], Bytes]
     options: tuple[str, ...] = ()
     hessian: Callable[[StructureReading], Precision] | None = None
-    writes: Literal["jacobian", "rotated", "products", "squares"] = "products"
+    writes: Literal["jacobian", "products", "squares"] = "products"
     moments: bool = False
     rotates: bool = False
