@@ -12,8 +12,7 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import InputError
-from bayescope.precision import Precision
-from bayescope.precision.draws import weight_draws
+from bayescope.precision import Precision, weight_draws
 from bayescope.storage import stored
 from bayescope.tape import LinearTape
 

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from bayescope import checks
-from bayescope.curvature.fallbacks import Fallback, fallbacks_of
 from bayescope.curvature.hessian import add_blocks, add_diagonal
 from bayescope.curvature.options import (
     DENSE,
     DIAGONAL,
     CurvatureKeywords,
     CurvatureOptions,
+    Fallback,
+    fallbacks_of,
     output_factors,
     structure_options,
 )
@@ -27,15 +28,13 @@ from bayescope.likelihoods import Likelihood, resolve
 from bayescope.module_copies import twin
 from bayescope.network.batches import Batches, Data
 from bayescope.network.forward import reading
-from bayescope.network.guard import check_readable
+from bayescope.network.guard import check_readable, unwrapped
 from bayescope.network.network import Network
 from bayescope.network.priors import PriorPrecision, by_parameter, owners, resolved_prior
 from bayescope.network.shards import require_same_function, require_same_weights
 from bayescope.network.weights import Choice, by_variance
-from bayescope.network.wrappers import unwrapped
 from bayescope.precision import STRUCTURES, BlockPrecision, Precision
-from bayescope.precision.accumulator import TapeSum
-from bayescope.precision.structure import StructureReading
+from bayescope.precision.structure import StructureReading, TapeSum
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective, same

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from bayescope import checks
-from bayescope.curvature.fallbacks import Fallback, fallbacks_of
 from bayescope.curvature.hessian import COLUMNS
 from bayescope.curvature.kinds import BELOW_BYTES, DRAWN_TOGETHER, Observations, begins_below, below_columns
 from bayescope.curvature.options import (
@@ -21,6 +20,8 @@ from bayescope.curvature.options import (
     SUPPORTED,
     CurvatureKeywords,
     CurvatureOptions,
+    Fallback,
+    fallbacks_of,
     output_factors,
     structure_options,
 )
@@ -31,13 +32,12 @@ from bayescope.memory import free_memory, readable
 from bayescope.module_copies import twin
 from bayescope.network.batches import Batches, Data
 from bayescope.network.forward import reading
-from bayescope.network.guard import check_readable
+from bayescope.network.guard import check_readable, unwrapped
 from bayescope.network.inputs import Inputs, count_rows, map_tensors, take_rows, tensors
 from bayescope.network.network import Network
 from bayescope.network.positions import HEAD_COPIES
 from bayescope.network.trace import PROBES
 from bayescope.network.weights import Choice, by_variance, largest_magnitude
-from bayescope.network.wrappers import unwrapped
 from bayescope.precision import STRUCTURES
 from bayescope.precision.structure import COPIES, FLOAT64, Structure
 from bayescope.processes import alone

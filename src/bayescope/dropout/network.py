@@ -13,8 +13,8 @@ from bayescope.dropout.concrete import ConcreteDropout
 from bayescope.dropout.insertion import NAME, WeightLayer, calling_order, calls_dropout, insert, own_dropout
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.module_copies import module_copy
+from bayescope.network.guard import unwrapped
 from bayescope.network.weights import Weights
-from bayescope.network.wrappers import unwrapped
 
 # This many names are written out.
 SHOWN = 6

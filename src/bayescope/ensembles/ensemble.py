@@ -20,10 +20,10 @@ from bayescope.keywords import takes
 from bayescope.likelihoods import Likelihood, resolve
 from bayescope.module_copies import module_copy
 from bayescope.network.batches import row_totals
+from bayescope.network.guard import unwrapped
 from bayescope.network.inputs import count_rows, map_arrays, map_tensors
 from bayescope.network.model import NetworkModel
 from bayescope.network.priors import network_prior
-from bayescope.network.wrappers import unwrapped
 from bayescope.posterior import DrawsPosterior, MixturePosterior, PointPosterior, Record
 from bayescope.priors import Prior
 from bayescope.private_draws import private_draws

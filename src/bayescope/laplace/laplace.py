@@ -28,10 +28,9 @@ from bayescope.laplace.tuning import fits_of, tune_prior
 from bayescope.likelihoods import Likelihood, resolve
 from bayescope.module_copies import module_copy
 from bayescope.network.batches import Batches
-from bayescope.network.guard import check_readable
+from bayescope.network.guard import check_readable, unwrapped
 from bayescope.network.model import NetworkModel
 from bayescope.network.shards import require_same_weights
-from bayescope.network.wrappers import unwrapped
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, MixturePosterior, PointPosterior, Posterior
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode

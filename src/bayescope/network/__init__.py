@@ -3,6 +3,7 @@
 from bayescope.network.batches import Batches
 from bayescope.network.dropout import dropout_calls, random_outputs, switched_on, switches_of
 from bayescope.network.forward import compiled, reading
+from bayescope.network.guard import unwrapped
 from bayescope.network.inputs import (
     call,
     count_rows,
@@ -25,7 +26,6 @@ from bayescope.network.shards import Shard as Shard
 from bayescope.network.substitution import substituted
 from bayescope.network.vectorising import pull_back
 from bayescope.network.weights import Weights, largest_magnitude, largest_variance
-from bayescope.network.wrappers import unwrapped
 from bayescope.precision.structure import PartInfo
 
 __all__ = [

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from bayescope.errors import InputTypeError, UnsupportedError
 from bayescope.layers.variational import is_variational
@@ -144,3 +145,20 @@ def private(module: nn.Module) -> Iterator[nn.Module]:
         one = _Twin.of(module)
     yield one.module
     idle.append(one)  # after an error it may be in any state, and is given up
+
+
+def unwrapped(model: object) -> Any:
+    """The network inside of `DistributedDataParallel` or `DataParallel`; anything else as it is.
+
+    Raises:
+        UnsupportedError: if its parameters are themselves spread over processes (FSDP).
+    """
+    inner = getattr(model, "_orig_mod", model)  # of a wrapper that has been compiled
+    if isinstance(inner, DistributedDataParallel | DataParallel):
+        return unwrapped(inner.module)
+    if isinstance(model, nn.Module) and any(hasattr(parameter, "full_tensor") for parameter in model.parameters()):
+        raise UnsupportedError(
+            "model: expected a network that each process holds as a whole, got one whose parameters are spread over "
+            "processes. Gather its full state_dict, and load that into the plain network."
+        )
+    return model

@@ -19,8 +19,7 @@ from bayescope.models import LinearizedModel, Model
 from bayescope.posterior.missing import TableReader
 from bayescope.posterior.posterior import Answer, Evidence, Options, Posterior, as_points, check_sizes, in_rows
 from bayescope.posterior.record import Record
-from bayescope.precision import Precision
-from bayescope.precision.draws import weight_draws
+from bayescope.precision import Precision, weight_draws
 from bayescope.priors import Prior, log_normal
 from bayescope.storage import stored
 from bayescope.top_classes import Representatives, Together, TopClasses, top_classes

@@ -1,7 +1,5 @@
 """Structured symmetric matrices: the precision of a Gaussian posterior, and the curvature that it is made of."""
 
-from bayescope.precision.accumulator import Sum as Sum
-from bayescope.precision.accumulator import TapeSum as TapeSum
 from bayescope.precision.block import BLOCK, BlockPrecision
 from bayescope.precision.block import BlockSum as BlockSum
 from bayescope.precision.corrected import EigenvalueCorrectedPrecision
@@ -17,8 +15,10 @@ from bayescope.precision.low_rank import SETTLED as SETTLED
 from bayescope.precision.low_rank import LowRankGoal as LowRankGoal
 from bayescope.precision.low_rank import ProductSum as ProductSum
 from bayescope.precision.low_rank import leading_part as leading_part
-from bayescope.precision.precision import Precision, all_reduce
+from bayescope.precision.precision import Precision, all_reduce, weight_draws
 from bayescope.precision.product import KroneckerProduct
+from bayescope.precision.structure import Sum as Sum
+from bayescope.precision.structure import TapeSum as TapeSum
 
 # The structures of a curvature, in the order in which messages list them.
 STRUCTURES = {each.name: each for each in (FULL, BLOCK, DIAGONAL, KFAC, EKFAC, LOW_RANK)}
@@ -34,4 +34,5 @@ __all__ = [
     "LowRankPrecision",
     "Precision",
     "all_reduce",
+    "weight_draws",
 ]

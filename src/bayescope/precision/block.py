@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import InputError
-from bayescope.precision.accumulator import TapeSum
 from bayescope.precision.dense import DensePrecision, DenseSum, dense_bytes
 from bayescope.precision.precision import Precision, shared
-from bayescope.precision.structure import Bytes, Structure, StructureOptions, StructureReading
+from bayescope.precision.structure import Bytes, Structure, StructureOptions, StructureReading, TapeSum
 from bayescope.storage import stored
 from bayescope.tape import Tape
 

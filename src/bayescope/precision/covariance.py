@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import InputError, NotPositiveDefiniteError
-from bayescope.precision.diagonals import not_positive, refuse_not_finite
-from bayescope.precision.precision import Precision
+from bayescope.precision.precision import Precision, not_positive, refuse_not_finite
 from bayescope.storage import stored
 from bayescope.tape import Tape
 

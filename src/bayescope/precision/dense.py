@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import InputError, NotPositiveDefiniteError
-from bayescope.precision.diagonals import refuse_not_finite
-from bayescope.precision.precision import Precision
+from bayescope.precision.precision import Precision, refuse_not_finite
 from bayescope.precision.structure import COPIES, FLOAT64, Bytes, Structure, StructureReading
 from bayescope.storage import stored
 from bayescope.tape import Tape

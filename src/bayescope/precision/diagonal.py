@@ -9,11 +9,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from bayescope.precision.accumulator import Sum
 from bayescope.precision.block import BlockPrecision, BlockSum
-from bayescope.precision.diagonals import diagonal_times, not_positive, refuse_not_finite
-from bayescope.precision.precision import Precision
-from bayescope.precision.structure import FLOAT64, WITH_PRIOR, Bytes, Structure, StructureOptions, StructureReading
+from bayescope.precision.precision import Precision, diagonal_times, not_positive, refuse_not_finite
+from bayescope.precision.structure import FLOAT64, WITH_PRIOR, Bytes, Structure, StructureOptions, StructureReading, Sum
 from bayescope.storage import stored
 from bayescope.tape import Tape
 

@@ -11,13 +11,11 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import InputError, NotPositiveDefiniteError
-from bayescope.precision.accumulator import Sum, TapeSum
 from bayescope.precision.block import BlockPrecision, BlockSum
 from bayescope.precision.corrected import EigenvalueCorrectedPrecision
 from bayescope.precision.dense import DenseSum
 from bayescope.precision.diagonal import SquareSum
-from bayescope.precision.diagonals import refuse_not_finite
-from bayescope.precision.precision import Precision
+from bayescope.precision.precision import Precision, refuse_not_finite
 from bayescope.precision.product import KroneckerProduct
 from bayescope.precision.ridge import Ridge
 from bayescope.precision.spectrum import Spectral, Spectrum
@@ -31,6 +29,8 @@ from bayescope.precision.structure import (
     Structure,
     StructureOptions,
     StructureReading,
+    Sum,
+    TapeSum,
 )
 from bayescope.processes import Processes, present
 from bayescope.storage import stored

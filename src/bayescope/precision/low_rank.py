@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import ConvergenceError, InputError, NotPositiveDefiniteError
-from bayescope.precision.diagonals import diagonal_times, not_positive, refuse_not_finite
-from bayescope.precision.precision import Precision
+from bayescope.precision.precision import Precision, diagonal_times, not_positive, refuse_not_finite
 from bayescope.precision.structure import COPIES, FLOAT64, Bytes, Structure, StructureOptions, StructureReading
 from bayescope.storage import stored
 from bayescope.tape import Tape

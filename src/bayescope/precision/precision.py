@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self, TypeVar, cast, final
 
 import torch
@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.overrides import TorchFunctionMode
 
-from bayescope.errors import UnsupportedError
+from bayescope.errors import NotPositiveDefiniteError, UnsupportedError
 from bayescope.processes import present
-from bayescope.tape import Tape
+from bayescope.tape import Tape, block_bytes
 
 T = TypeVar("T", bound=Tensor | None)
 P = TypeVar("P", bound="Precision")
@@ -172,3 +172,54 @@ def _require_alike(mine: str, theirs: str) -> None:
             f"precision: expected two summands of the same structure and shapes, got {mine} and {theirs}. Fit both "
             "with the same model and structure."
         )
+
+
+def diagonal_times(diagonal: Tensor, v: Tensor) -> Tensor:
+    """diag(d) v for d of shape (P,) or (1,), and v of shape (P,) or (P, K)."""
+    return diagonal * v if v.ndim == 1 else diagonal[:, None] * v
+
+
+def refuse_not_finite(name: str, *tensors: Tensor) -> None:
+    """Checks the entries of a matrix, or of what it is made of.
+
+    Raises:
+        NotPositiveDefiniteError: if one is NaN or infinite.
+    """
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors):
+        raise NotPositiveDefiniteError(f"{name}: expected finite entries, got NaN or infinity.")
+
+
+def not_positive(name: str, diagonal: Tensor, expected: str, advice: str = "") -> NotPositiveDefiniteError:
+    """The error for a diagonal (P,) that is too small, with its smallest entry and the direction of that weight.
+
+    Args:
+        name: what the matrix is.
+        diagonal: its entries.
+        expected: what they have to be, for the message.
+        advice: what to do, as a sentence.
+    """
+    entries = diagonal.detach()
+    index = int(entries.argmin())
+    smallest, direction = float(entries[index]), torch.zeros_like(entries)
+    direction[index] = 1.0
+    message = f"{name}: expected {expected}, got {smallest:.6g} at index {index}. {advice}".rstrip()
+    return NotPositiveDefiniteError(message, smallest, direction)
+
+
+# What the draws take that are there together.
+DRAW_BYTES = 64 * 2**20
+
+
+def weight_draws(mean: Tensor, precision: Precision, n: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """n draws of N(mean, precision⁻¹) in blocks (S, P) that stay within `DRAW_BYTES`; which ones changes nothing.
+
+    Args:
+        mean: shape (P,), float64.
+        precision: over the P weights.
+        n: how many in all.
+        generator: on the CPU, so that the draws are the same on every device.
+    """
+    dim, together = precision.dim, max(1, block_bytes(DRAW_BYTES) // (8 * precision.dim))
+    for first in range(0, n, together):
+        noise = torch.randn(min(together, n - first), dim, dtype=torch.float64, generator=generator)
+        yield mean + precision.sqrt_solve(noise.to(mean.device).mT).mT

@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from bayescope.errors import InputError, NotPositiveDefiniteError, UnsupportedError
-from bayescope.precision.diagonals import diagonal_times, refuse_not_finite
-from bayescope.precision.precision import Precision
+from bayescope.precision.precision import Precision, diagonal_times, refuse_not_finite
 from bayescope.precision.product import KroneckerProduct
 from bayescope.precision.ridge import Ridge
 from bayescope.storage import stored

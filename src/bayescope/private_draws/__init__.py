@@ -2,10 +2,14 @@
 
 from bayescope.private_draws.code import SIGNATURES, by_name, harmless_names
 from bayescope.private_draws.modes import PrivateDraws, drawn_privately, draws_of, private_draws
-from bayescope.private_draws.rows import Cut, by_process, by_row, drawing, for_all
 from bayescope.private_draws.sources import (
+    Cut,
     RandomSource,
     RecomputedError,
+    by_process,
+    by_row,
+    drawing,
+    for_all,
     generator_on,
     in_checkpoint,
     present_source,

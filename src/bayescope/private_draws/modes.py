@@ -23,8 +23,14 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Subset, default_collate
 
 from bayescope.private_draws.code import DRAWING, DROPOUT, SIGNATURES, CalledCode, Function, by_name
-from bayescope.private_draws.rows import Drawing, unsettled
-from bayescope.private_draws.sources import RandomSource, differentiated, present_source, source_of_numbers
+from bayescope.private_draws.sources import (
+    Drawing,
+    RandomSource,
+    differentiated,
+    present_source,
+    source_of_numbers,
+    unsettled,
+)
 
 _Item = TypeVar("_Item")
 # By the name of an operation's overload, the name of the one that takes a generator, where it has another name.

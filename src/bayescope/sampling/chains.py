@@ -15,7 +15,7 @@ from bayescope import checks
 from bayescope.errors import InputError
 from bayescope.module_copies import module_copy
 from bayescope.network.weights import Weights
-from bayescope.precision.draws import weight_draws
+from bayescope.precision import weight_draws
 from bayescope.priors import Prior
 from bayescope.private_draws import standard_normal
 from bayescope.training.minibatches import Minibatches, steps_of

@@ -19,11 +19,11 @@ from bayescope.likelihoods import Likelihood
 from bayescope.module_copies import module_copy
 from bayescope.network.batches import row_totals
 from bayescope.network.forward import reading
+from bayescope.network.guard import unwrapped
 from bayescope.network.inputs import call
 from bayescope.network.model import NetworkModel
 from bayescope.network.trace import trace
 from bayescope.network.weights import Weights, by_variance
-from bayescope.network.wrappers import unwrapped
 from bayescope.priors import Prior
 from bayescope.processes import present
 from bayescope.training import facts as describing

@@ -17,8 +17,7 @@ from bayescope.network.forward import owned, reading
 from bayescope.network.inputs import take_rows
 from bayescope.network.model import NetworkModel
 from bayescope.network.random_weights import RandomWeights
-from bayescope.precision import Precision
-from bayescope.precision.draws import weight_draws
+from bayescope.precision import Precision, weight_draws
 from bayescope.priors import Prior
 from bayescope.private_draws import drawing
 from bayescope.reparameterization import GaussianTensor

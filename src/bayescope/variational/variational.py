@@ -19,10 +19,10 @@ from bayescope.layers import deterministic
 from bayescope.layers.variational import VariationalLayer
 from bayescope.likelihoods import Likelihood, resolve
 from bayescope.network.forward import reading
+from bayescope.network.guard import unwrapped
 from bayescope.network.model import NetworkModel
 from bayescope.network.random_weights import passes_at
 from bayescope.network.weights import Weights
-from bayescope.network.wrappers import unwrapped
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
