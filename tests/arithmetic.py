@@ -28,7 +28,6 @@ ENVIRONMENTS = {
         "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "OPENBLAS_CORETYPE": "Haswell",
         "OMP_NUM_THREADS": "2",
     },
-    "this processor": {"OMP_NUM_THREADS": "1"},
 }  # fmt: skip
 
 

@@ -98,7 +98,11 @@ LACKING = {
         seeded(0, (nn.Linear, (2, 8)), (nn.Tanh, ()), (nn.Linear, (8, 1))).double(), on_one(*line(51)),
         likelihood=bs.Gaussian("evidence"), epochs=4, burn_in=2, every=1, batch_size=ALL, generator=SEED,
     ),
-    "ensemble": lambda: mapped_by(bs.ensemble, network, members=2, bootstrap=True, side_by_side=True),
+    "ensemble": lambda: mapped_by(bs.ensemble, network, members=2, epochs=3, bootstrap=True, side_by_side=True),
+    "until it converges": lambda: mapped(
+        on_one(*labelled()), seeded(0, (nn.Linear, (2, 3))), epochs=None, optimizer="sgd", lr=0.01,
+        prior_precision=100.0, batch_size=ALL,
+    ),
     "sghmc": lambda: mapped_by(bs.sgmcmc, network(), draws=8, burn_in=2, thin=1, chains=2, cycles=2),
     "laplace's sds": lambda: mapped_by(bs.variational, network(), epochs=1, initial_sd="laplace", lr=1e-12),
 }  # fmt: skip

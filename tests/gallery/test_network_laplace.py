@@ -115,8 +115,13 @@ SQUARE = (slice(3, 9), slice(15, 21))
 
 
 @pytest.fixture(scope="module")
-def predictive():
-    return pictures.fit_segmentation().predict(pictures.new_images()[0])
+def segmentation():
+    return pictures.fit_segmentation()
+
+
+@pytest.fixture(scope="module")
+def predictive(segmentation):
+    return segmentation.predict(pictures.new_images()[0])
 
 
 def test_each_pixel_has_an_answer(predictive):
@@ -136,9 +141,11 @@ def test_the_noise_of_the_annotator_is_aleatoric(predictive):
     assert predictive.aleatoric[0, ..., 1].mean() > 5 * predictive.epistemic[0, ..., 1].mean()
 
 
-ALL = [getattr(pictures, f"draw_{name}") for name in ("banana", "underfitting", "structures", "segmentation")]
-
-
-@pytest.mark.parametrize("draw", ALL)
+@pytest.mark.parametrize("draw", [pictures.draw_underfitting, pictures.draw_structures])
 def test_pictures_are_drawn(draw, readable):
     readable(draw)
+
+
+def test_pictures_of_a_posterior_are_drawn(readable, banana, segmentation):
+    readable(lambda: pictures.draw_banana(banana[1]))
+    readable(lambda: pictures.draw_segmentation(segmentation))

@@ -89,9 +89,15 @@ def _trained(table: str, seed: int, steps: int) -> Trained:
     return Trained(module, (x_train, y_train), (x_test, y_test))
 
 
-@pytest.mark.parametrize("steps", STEPS)
-@pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize("structure", STRUCTURES)
+# Every structure on every table, and each of both after few steps and after many.
+WITH_STEPS = [
+    (structure, table, STEPS[(row + column) % 2])
+    for row, structure in enumerate(STRUCTURES)
+    for column, table in enumerate(TABLES)
+]
+
+
+@pytest.mark.parametrize(("structure", "table", "steps"), WITH_STEPS)
 def test_the_default_is_no_worse_than_the_network(structure: str, table: str, steps: int) -> None:
     module, train, (x, y) = trained(table, 0, steps)
     with warnings.catch_warnings():
@@ -188,9 +194,7 @@ def averages(q: Any, point: Any, x: Tensor, y: Tensor) -> float:
     return float((point.predict(x).log_prob(y) - q.predict(x).log_prob(y)).mean())
 
 
-@pytest.mark.parametrize(
-    ("seed", "prior_precision"), [(0, 0.1), (1, 0.1), (0, 1.0), (1, {"0": 1.0, "2": 0.5, "4": 0.3})]
-)
+@pytest.mark.parametrize(("seed", "prior_precision"), [(1, 0.1), (0, 1.0), (1, {"0": 1.0, "2": 0.5, "4": 0.3})])
 def test_a_posterior_of_fit_map_brings_the_prior_that_it_was_trained_with(seed: int, prior_precision: Any) -> None:
     x, y = (torch.from_numpy(part) for part in make_moons(60, noise=0.3, random_state=seed))
     x_test, y_test = (torch.from_numpy(part) for part in make_moons(400, noise=0.3, random_state=seed + 50))

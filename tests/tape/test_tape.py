@@ -128,17 +128,31 @@ TAPES = FACTORED | {
 }
 
 
-@pytest.fixture(params=[1, 700, 2**25], ids=["rows one by one", "blocks", "one block"])
-def block_bytes(request):
-    with block_limit(request.param):
-        yield
+# Bytes of a block of rows (one row, some rows, all of them), numbers of rows and precisions: every pair of them.
+BLOCKS = [
+    (1, 5, torch.float64),
+    (700, 5, torch.float64),
+    (700, 5, torch.float32),
+    (2**25, 5, torch.float32),
+    (1, 1, torch.float32),
+    (700, 1, torch.float32),
+    (2**25, 1, torch.float64),
+    (1, 0, torch.float32),
+    (700, 0, torch.float64),
+    (2**25, 0, torch.float64),
+]
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("rows", [5, 1, 0])
+@pytest.fixture(params=BLOCKS, ids=[f"{size} bytes, {rows} rows, {str(dtype)[6:]}" for size, rows, dtype in BLOCKS])
+def rows_and_dtype(request):
+    size, rows, dtype = request.param
+    with block_limit(size):
+        yield rows, dtype
+
+
 @pytest.mark.parametrize("name", TAPES)
-@pytest.mark.usefixtures("block_bytes")
-def test_every_verb_is_the_dense_answer(name, rows, dtype):
+def test_every_verb_is_the_dense_answer(name, rows_and_dtype):
+    rows, dtype = rows_and_dtype
     source = Source(dtype)
     tape = TAPES[name](source, rows)
     assert isinstance(tape, Tape)
@@ -171,12 +185,10 @@ def test_a_part_holds_the_columns_in_the_order_asked_for(name, rows):
     close(part.gram(scale), (u * scale) @ u.mT, torch.float64)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("rows", [4, 1, 0])
 @pytest.mark.parametrize("name", FACTORED)
-@pytest.mark.usefixtures("block_bytes")
-def test_factors_multiply_out_to_the_jacobian(name, rows, dtype):
+def test_factors_multiply_out_to_the_jacobian(name, rows_and_dtype):
     """tr(Σ UᵀU (L ⊗ R)) needs both factors where T = 1; the shapes, the traces and rotations hold for any T."""
+    rows, dtype = rows_and_dtype
     source = Source(dtype)
     tape = FACTORED[name](source, rows)
     assert isinstance(tape, FactoredTape)

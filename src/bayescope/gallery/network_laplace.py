@@ -59,10 +59,10 @@ def banana_maps(q: GaussianPosterior, size: int = 80) -> dict[str, np.ndarray]:
     return {name: np.asarray(values[:, 1]).reshape(size, size) for name, values in maps.items()}
 
 
-def draw_banana() -> Figure:
+def draw_banana(q: GaussianPosterior | None = None) -> Figure:
     """p(red) at the mode and averaged above, its two kinds of variance below."""
     rows = networks.banana()
-    q = fit_banana(rows)
+    q = q or fit_banana(rows)
     point, averaged = (networks.test_loss(each, rows) for each in (networks.at_mode(q), q))
     page = Canvas(
         7.9,
@@ -344,10 +344,10 @@ def fit_segmentation(seed: int = 0) -> GaussianPosterior:
     return networks.posterior(network, training_images(), "bernoulli", SEGMENTATION_PRECISION)
 
 
-def draw_segmentation() -> Figure:
+def draw_segmentation(q: GaussianPosterior | None = None) -> Figure:
     """A row an image: the image, the annotator's mask, p(marked), and its two variances."""
     images, labels = new_images()
-    q = fit_segmentation()
+    q = q or fit_segmentation()
     predictive = q.predict(images)
     square = predictive.epistemic[1, 3:9, 15:21, 1].mean() / predictive.epistemic[0, 3:9, 15:21, 1].mean()
     page = Canvas(
