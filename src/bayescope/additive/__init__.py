@@ -1,8 +1,7 @@
 """Neural additive models: terms, their Gauss-Newton fit, evidence by blocks, interactions and explanations."""
 
 from bayescope.additive.additive import Additive, fit_additive, pruned, removal_gains
-from bayescope.additive.coded import CodedData, Codes
-from bayescope.additive.contributions import Functions, intercept_at, position_of, read
+from bayescope.additive.contributions import Functions, position_of, read
 from bayescope.additive.design import MOST_POINTS, Design, distinct_points
 from bayescope.additive.effects import (
     Effect,
@@ -11,11 +10,9 @@ from bayescope.additive.effects import (
     Surface,
     effect,
     effect_covariance,
-    effect_draws,
     surface,
-    width_of,
 )
-from bayescope.additive.explanation import Explanation, Importance, explain, importance
+from bayescope.additive.explanation import explain, importance
 from bayescope.additive.families import HiddenNets, Jacobian, LevelEffects, Points, TermFamily, has_values, values_of
 from bayescope.additive.fit import (
     AdditiveFit,
@@ -29,7 +26,6 @@ from bayescope.additive.fit import (
     solved,
     step,
 )
-from bayescope.additive.gaps import with_gaps
 from bayescope.additive.interactions import Grids, Ranking, evidence_gains, mutual_information, rank
 from bayescope.additive.model import AdditiveModel, Centre
 from bayescope.additive.network import AdditiveNetwork
@@ -53,19 +49,15 @@ __all__ = [
     "BlockEvidence",
     "BlockFactors",
     "Centre",
-    "CodedData",
-    "Codes",
     "Computed",
     "Design",
     "Effect",
     "EncodedRows",
-    "Explanation",
     "FeatureInput",
     "Functions",
     "Grid",
     "Grids",
     "HiddenNets",
-    "Importance",
     "Jacobian",
     "LevelEffects",
     "Margin",
@@ -85,7 +77,6 @@ __all__ = [
     "distinct_points",
     "effect",
     "effect_covariance",
-    "effect_draws",
     "evidence_gains",
     "explain",
     "feature_term",
@@ -93,7 +84,6 @@ __all__ = [
     "fit_additive",
     "has_values",
     "importance",
-    "intercept_at",
     "laplace_at",
     "mutual_information",
     "noise_of",
@@ -110,6 +100,4 @@ __all__ = [
     "surface",
     "tightest_log_evidence",
     "values_of",
-    "width_of",
-    "with_gaps",
 ]

@@ -7,11 +7,12 @@ the classes is taken out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
+import pandas as pd
 import torch
 from scipy.special import ndtri
 from torch import Tensor
@@ -391,6 +392,16 @@ def effect_draws(additive: Additive, feature: int, theta: Tensor) -> tuple[np.nd
 def width_of(level: float) -> float:
     """Half the width of a Gaussian's central interval of the given probability, in standard deviations."""
     return float(ndtri(0.5 + 0.5 * checks.fraction("level", level)))
+
+
+def long_frame(keys: Mapping[str, object], parts: Mapping[str, np.ndarray], outputs: Sequence[object]) -> pd.DataFrame:
+    """One line for each of n keys and, where parts are (n, C) and not (n,), for each output."""
+    rows, *several = next(iter(parts.values())).shape
+    frame = pd.DataFrame(dict(keys), index=range(rows))
+    for count in several:
+        names = np.array(outputs or range(count), dtype=object)
+        frame = frame.loc[frame.index.repeat(count)].assign(output=np.tile(names, rows))
+    return frame.assign(**{name: part.ravel() for name, part in parts.items()}).reset_index(drop=True)
 
 
 def as_array(values: Tensor) -> np.ndarray:

@@ -13,7 +13,7 @@ import torch
 from bayescope import checks
 from bayescope.additive.additive import Additive
 from bayescope.additive.contributions import at_draws, contrasted, intercept, read, together, variance
-from bayescope.additive.effects import UNIT, as_array, width_of
+from bayescope.additive.effects import UNIT, as_array, long_frame, width_of
 from bayescope.additive.terms import EncodedRows
 from bayescope.errors import InputError
 from bayescope.tables.columns import Column
@@ -81,47 +81,27 @@ class Explanation:
         Raises:
             InputError: if there are not as many names as outputs.
         """
-        parts, sds, half = self._with_constants()
-        rows, terms, count = parts.shape
+        count = 1 if self.contributions.ndim == 2 else self.contributions.shape[2]
         names = list(self.outputs if outputs is None else outputs) or [str(place) for place in range(count)]
         if len(names) != count:
             raise InputError(f"outputs: expected {count} names, got {len(names)}.")
-        labels = [*self.names, INTERCEPT, OFFSET]
-        frame = pd.DataFrame(
-            {
-                "row": np.repeat(np.arange(rows), terms * count),
-                "term": np.tile(np.repeat(np.array(labels, dtype=object), count), rows),
-                "value": np.repeat(self._values_with_constants(terms).ravel(), count),
-                "output": np.tile(np.array(names, dtype=object), rows * terms),
-                "contribution": parts.ravel(),
-                "sd": sds.ravel(),
-                "low": (parts - half * sds).ravel(),
-                "high": (parts + half * sds).ravel(),
-            }
-        )
-        unused = [] if self.offset.any() else [OFFSET]
-        kept = frame[~frame["term"].isin(unused)].reset_index(drop=True)
-        return kept.drop(columns="output") if self.contributions.ndim == 2 else kept
-
-    def _with_constants(self) -> tuple[np.ndarray, np.ndarray, float]:
-        """Parts and their sds, shape (N, T + 2, C)."""
-        outputs = 1 if self.contributions.ndim == 2 else self.contributions.shape[2]
-        shape = (*self.contributions.shape[:2], outputs)
-        parts, sds = self.contributions.reshape(shape), self.sds.reshape(shape)
-        one = (shape[0], 1, outputs)
-        constants = np.broadcast_to(self.intercept, one), np.broadcast_to(self.intercept_sd, one)
-        offset = self.offset.reshape(one)
-        return (
-            np.concatenate([parts, constants[0], offset], 1),
-            np.concatenate([sds, constants[1], np.zeros(one)], 1),
-            width_of(self.level),
-        )
-
-    def _values_with_constants(self, terms: int) -> np.ndarray:
-        values = np.full((len(self), terms), None, dtype=object)
+        labels = [*self.names, INTERCEPT, *([OFFSET] if self.offset.any() else [])]
+        rows, terms = len(self), len(labels)
+        parts, sds = np.zeros((2, rows, len(self.names) + 2, *self.contributions.shape[2:]))
+        parts[:, :-2], parts[:, -2], parts[:, -1] = self.contributions, self.intercept, self.offset
+        sds[:, :-2], sds[:, -2] = self.sds, self.intercept_sd
+        values = np.full((rows, terms), None, dtype=object)
         if self.values is not None:
             values[:, : len(self.names)] = self.values
-        return values
+        keys = {
+            "row": np.repeat(np.arange(rows), terms),
+            "term": np.tile(np.array(labels, dtype=object), rows),
+            "value": values.ravel(),
+        }
+        half = width_of(self.level) * sds
+        columns = {"contribution": parts, "sd": sds, "low": parts - half, "high": parts + half}
+        flat = {name: part[:, :terms].reshape(rows * terms, *part.shape[2:]) for name, part in columns.items()}
+        return long_frame(keys, flat, names)
 
 
 def explain(
@@ -217,17 +197,9 @@ class Importance:
 
     def as_frame(self) -> pd.DataFrame:
         """One line a term and, where there are several, output; the most important first."""
-        outputs = 1 if self.mean.ndim == 1 else self.mean.shape[1]
-        order = self.order
         columns = {"mean": self.mean, "sd": self.sd, "low": self.low, "high": self.high, "at_mean": self.at_mean}
-        frame = pd.DataFrame(
-            {
-                "term": np.repeat(np.array(self.names, dtype=object)[order], outputs),
-                "output": np.tile(np.array(self.outputs or range(outputs), dtype=object), len(order)),
-                **{name: values[order].ravel() for name, values in columns.items()},
-            }
-        )
-        return frame.drop(columns="output") if self.mean.ndim == 1 else frame
+        terms = np.array(self.names, dtype=object)[self.order]
+        return long_frame({"term": terms}, {name: part[self.order] for name, part in columns.items()}, self.outputs)
 
 
 def importance(

@@ -123,29 +123,23 @@ class AdditiveModel(Model):
 
     def covariance(self, x: EncodedRows, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
         """J A⁻¹ Jᵀ per row, shape (N, C, C), a block of rows at a time."""
-        return among_pairs(self._covariance(x, theta, precision), classes)
+        return among_pairs(self._spread(x, theta, precision, lambda each, tape: each.covariance_of(tape)), classes)
 
     def variance(self, x: EncodedRows, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
         """The diagonal of `covariance`, shape (N, C)."""
-        return among(self._variance(x, theta, precision), classes)
+        return among(self._spread(x, theta, precision, lambda each, tape: each.variance_of(tape)), classes)
 
-    def _covariance(self, x: EncodedRows, theta: Tensor, precision: Precision) -> Tensor:
+    def _spread(
+        self, x: EncodedRows, theta: Tensor, precision: Precision, verb: Callable[[Precision, Tape], Tensor]
+    ) -> Tensor:
         if self._apart(precision, x):
-            return self._summed(x, theta, precision, lambda block, tape: block.covariance_of(tape))
-        blocks = [precision.covariance_of(self.tape(x[rows], theta)) for rows in self._blocks(len(x))]
-        return torch.cat(blocks) if blocks else theta.new_zeros(0, self.outputs, self.outputs)
-
-    def _variance(self, x: EncodedRows, theta: Tensor, precision: Precision) -> Tensor:
-        if self._apart(precision, x):
-            return self._summed(x, theta, precision, lambda block, tape: block.variance_of(tape))
-        blocks = [precision.variance_of(self.tape(x[rows], theta)) for rows in self._blocks(len(x))]
-        return torch.cat(blocks) if blocks else theta.new_zeros(0, self.outputs)
+            return self._summed(x, theta, precision, verb)
+        return torch.cat([verb(precision, self.tape(x[rows], theta)) for rows in self._blocks(len(x))])
 
     def jacobian_product(self, x: EncodedRows, theta: Tensor, v: Tensor) -> Tensor:
         """J v, shape (R, N, C), for v of shape (R, P)."""
         blocks = [self.tape(x[rows], theta).multiply(v.mT) for rows in self._blocks(len(x))]
-        joined = torch.cat(blocks) if blocks else theta.new_zeros(0, self.outputs, v.shape[0])
-        return joined.permute(2, 0, 1)
+        return torch.cat(blocks).permute(2, 0, 1)
 
     def tape(self, x: EncodedRows, theta: Tensor) -> Tape:
         """The Jacobian, each term's part by itself."""
@@ -212,4 +206,4 @@ class AdditiveModel(Model):
         return list(zip(self.families, self.centres, weights, strict=True))
 
     def _blocks(self, rows: int) -> list[slice]:
-        return list(row_blocks(rows, 8 * self.outputs * self.dim))
+        return list(row_blocks(rows, 8 * self.outputs * self.dim)) or [slice(0, 0)]

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bayescope import checks, plots
-from bayescope.additive.effects import Effect, Surface
+from bayescope.additive.effects import Effect, Surface, long_frame
 from bayescope.cli.answer import answer, shown_as_is
 from bayescope.cli.header import hint, split_names
 from bayescope.cli.model_files import load_model
@@ -141,15 +141,8 @@ def _surface_rows(surface: Surface) -> pd.DataFrame:
 
 def _rows(keys: dict[str, Any], parts: Sequence[np.ndarray], outputs: Sequence[str]) -> pd.DataFrame:
     """The four parts (n,) or (n, C) as columns, output after output."""
-    names = ("mean", "sd", "low", "high")
-    if parts[0].ndim == 1:
-        return pd.DataFrame({**keys, **dict(zip(names, parts, strict=True))})
-    labels = outputs or [str(place) for place in range(parts[0].shape[1])]
-    each = (
-        pd.DataFrame({**keys, "output": name, **{n: part[:, k] for n, part in zip(names, parts, strict=True)}})
-        for k, name in enumerate(labels)
-    )
-    return pd.concat(each)
+    frame = long_frame(keys, dict(zip(("mean", "sd", "low", "high"), parts, strict=True)), outputs)
+    return pd.concat([part for _, part in frame.groupby("output", sort=False)]) if "output" in frame else frame
 
 
 def _lines(facts: dict[str, Any]) -> list[RenderableType]:
