@@ -60,7 +60,7 @@ def _wrapped(line: str, console: Console) -> str:
     return textwrap.fill(line, console.width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """A value in the types that JSON has."""
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}

@@ -103,7 +103,7 @@ def named_fit(estimator: Any, options: FitOptions) -> AbstractContextManager[Non
     return named("bayescope fit", {**call, "estimator": type(estimator).__name__, "checkpoint": options.out})
 
 
-def fitted_copy(estimator: Any, checkpoint: Path | None, *data: Any, **weights: Any) -> Any:
+def fitted_copy(estimator: object, checkpoint: Path | None, *data: Any, **weights: Any) -> Any:
     """A copy of an estimator, fitted, which knows nothing of where its checkpoint was.
 
     Args:

@@ -77,7 +77,7 @@ def _read(options: FitOptions, processes: Processes) -> TrainingTable | Streamed
     return read_training_table(source, roles, task=options.task)
 
 
-def _fit(estimator: Any, table: TrainingTable | StreamedTable, checkpoint: Path | None) -> Any:
+def _fit(estimator: object, table: TrainingTable | StreamedTable, checkpoint: Path | None) -> Any:
     X, y, weights = table.data
     return fitted_copy(estimator, checkpoint, X, y, **({} if weights is None else {"sample_weight": weights}))
 

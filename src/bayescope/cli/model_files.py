@@ -57,7 +57,7 @@ def check_model_file(path: Path) -> None:
         raise InputError(f"{path}: expected the file of a model, got nothing there.{close}")
 
 
-def table_of(path: str, model: Any) -> FittedTable:
+def table_of(path: str, model: object) -> FittedTable:
     """What tables a model can predict, by what it learnt of its columns.
 
     Args:

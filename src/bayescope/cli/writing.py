@@ -100,7 +100,7 @@ def write_text(
     rows.to_csv(file, sep=separator, index=False, header=header, lineterminator="\n", quoting=quoting)  # type: ignore[call-overload]
 
 
-def _no_formula(cell: Any) -> Any:
+def _no_formula(cell: object) -> Any:
     return f"'{cell}" if isinstance(cell, str) and FORMULA.match(cell) else cell
 
 

@@ -28,13 +28,13 @@ def remember(objects: Iterable[Any], path: Path) -> None:
             _FILES[each] = path
 
 
-def forget(model: Any) -> None:
+def forget(model: object) -> None:
     """Forgets the file of a model that was fitted anew."""
     _FILES.pop(model, None)
 
 
 @contextmanager
-def answering(model: Any) -> Iterator[None]:
+def answering(model: object) -> Iterator[None]:
     """A stretch in which a model answers; of one that was loaded, errors of others are reported as the file's.
 
     Raises:
@@ -63,7 +63,7 @@ def guard_answers(kind: type) -> None:
 
 def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
-    def answer(self: Any, /, *arguments: Any, **options: Any) -> Any:
+    def answer(self: object, /, *arguments: Any, **options: Any) -> Any:
         if self in _FILES:  # a slip of the caller says nothing of the file
             inspect.signature(method).bind(self, *arguments, **options)
         with answering(self):

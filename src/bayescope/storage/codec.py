@@ -89,7 +89,7 @@ def add_form(form: StoredForm) -> None:
         _TREES.add(form.name)
 
 
-def form_of(value: Any) -> StoredForm | None:
+def form_of(value: object) -> StoredForm | None:
     """How a value is stored, or ``None`` if it cannot be."""
     for kind in type(value).__mro__:
         form = _BY_TYPE.get(kind)
@@ -98,7 +98,7 @@ def form_of(value: Any) -> StoredForm | None:
     return None
 
 
-def name_of(value: Any) -> str:
+def name_of(value: object) -> str:
     """What files call the class of a value."""
     form = form_of(value)
     return type(value).__name__ if form is None else form.name
@@ -152,14 +152,14 @@ class Writer:
             )
         return {_REFERENCE: place}
 
-    def _node(self, form: StoredForm, value: Any, path: str) -> Node:
+    def _node(self, form: StoredForm, value: object, path: str) -> Node:
         parts = form.parts(value, path)
         if isinstance(parts, dict):
             places = {name: path if name == "values" else f"{path}.{name}" for name in parts}
             return {form.name: {name: self.value(part, places[name]) for name, part in parts.items()}}
         return {form.name: self.value(parts, path)}
 
-    def _tensor(self, value: Any, path: str) -> Node:
+    def _tensor(self, value: object, path: str) -> Node:
         if type(value) is not Tensor or value.layout != torch.strided or value.dtype not in NAMES or value.is_meta:
             refuse(value, path)
         tensor, order = flattened(value.detach().cpu())
@@ -240,13 +240,13 @@ class Reader:
         self._met_by.append(self._met)
         self._taken, self._met = self._taken + self._met, 0
 
-    def _object(self, place: Any) -> Any:
+    def _object(self, place: object) -> Any:
         if type(place) is not int or not 0 <= place < len(self.objects):
             raise MalformedError("a reference leads nowhere")
         self.meet(self._met_by[place])
         return self.objects[place]
 
-    def _tensor(self, name: Any, order: Any) -> Tensor:
+    def _tensor(self, name: object, order: object) -> Tensor:
         if not isinstance(name, str) or name not in self.tensors:
             raise MalformedError("a tensor is missing")
         tensor = self.tensors[name]
@@ -270,7 +270,7 @@ class Reader:
             raise MalformedError("it takes more memory than a file of its size does")
 
 
-def refuse(value: Any, path: str) -> NoReturn:
+def refuse(value: object, path: str) -> NoReturn:
     """Raises the error for a value that a file cannot hold."""
     raise UnsupportedError(
         f"save: expected values that a file can hold without code, got a {_named(value)} at {path}. Files hold "
@@ -279,7 +279,7 @@ def refuse(value: Any, path: str) -> NoReturn:
     )
 
 
-def of(content: Any, kind: type) -> Any:
+def of(content: object, kind: type) -> Any:
     """The parts of a value, if they are of that type.
 
     Raises:
@@ -303,7 +303,7 @@ def flattened(tensor: Tensor) -> tuple[Tensor, list[int] | None]:
     return laid, order
 
 
-def in_order(tensor: Tensor, order: Any) -> Tensor:
+def in_order(tensor: Tensor, order: object) -> Tensor:
     """The tensor whose dimensions were put into that order."""
     if order is None:
         return tensor
@@ -312,7 +312,7 @@ def in_order(tensor: Tensor, order: Any) -> Tensor:
     return tensor.permute([order.index(axis) for axis in range(tensor.ndim)])
 
 
-def _named(value: Any) -> str:
+def _named(value: object) -> str:
     kind = type(value)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     return f"{name} ({value.__qualname__})" if hasattr(value, "__qualname__") else name
@@ -327,7 +327,7 @@ def _mapping(pairs: list[Any]) -> dict[Any, Any]:
     return found
 
 
-def _is_key(value: Any) -> bool:
+def _is_key(value: object) -> bool:
     """Whether a value is plain: the hash of an object asks all that is in it."""
     if type(value) is tuple:
         return all(map(_is_key, value))
@@ -397,7 +397,7 @@ def _dtype_name(value: Any, path: str) -> str:
     return dtype.name if dtype.name in _NUMBERS else refuse(value, path)
 
 
-def _dtype(name: Any) -> np.dtype[Any]:
+def _dtype(name: object) -> np.dtype[Any]:
     if isinstance(name, str):
         text = name[:1] == "U" and name[1:].isdecimal() and len(name) < 9
         time = name[:3] in ("M8[", "m8[") and len(name) < 12
@@ -406,7 +406,7 @@ def _dtype(name: Any) -> np.dtype[Any]:
     raise MalformedError("a type of arrays is not known")
 
 
-def _counted_dtype(name: Any, reader: Reader) -> np.dtype[Any]:
+def _counted_dtype(name: object, reader: Reader) -> np.dtype[Any]:
     dtype = _dtype(name)
     reader.take(dtype.itemsize)
     return dtype
@@ -417,7 +417,7 @@ def _scalar_parts(value: np.generic, path: str) -> list[Any]:
     return [_dtype_name(value, path), plain.item()]
 
 
-def _scalar(parts: Any, _reader: Reader) -> Any:
+def _scalar(parts: object, _reader: Reader) -> Any:
     name, plain = of(parts, list)
     dtype = _dtype(name)
     if type(plain) is not _SCALARS.get(dtype.kind):

@@ -240,7 +240,7 @@ def _check_memory(content: bytes) -> None:
         raise ValueError("a manifest takes more memory than a file of its size does")
 
 
-def _check_unicode(text: str, value: Any) -> None:
+def _check_unicode(text: str, value: object) -> None:
     """Refuses half of a surrogate pair, which JSON can write and nothing can print.
 
     Raises:
@@ -254,7 +254,7 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
 
 
-def _is_possible(entry: Any) -> bool:
+def _is_possible(entry: object) -> bool:
     """Whether an entry of the header describes a tensor that can be."""
     if not isinstance(entry, dict) or not isinstance(entry.get("dtype"), str) or entry["dtype"] not in DTYPES:
         return False

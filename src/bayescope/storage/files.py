@@ -64,7 +64,7 @@ class Manifest:
     file_size: int
 
 
-def save(value: Any, path: str | Path, *, summary: str = "", metadata: Mapping[str, Any] | None = None) -> Path:
+def save(value: object, path: str | Path, *, summary: str = "", metadata: Mapping[str, Any] | None = None) -> Path:
     """Writes a value into one file, which replaces one of that name in a single step.
 
     Equal values give equal bytes. Nothing is written where something cannot be stored.
@@ -176,7 +176,7 @@ def read_manifest(path: str | Path) -> Manifest:
     return _read(place, lambda file: _described(opened(file, place), place))
 
 
-def to_message(value: Any) -> Tensor:
+def to_message(value: object) -> Tensor:
     """The bytes of a value for another process, shape (n,): those of a file.
 
     Raises:
@@ -222,7 +222,7 @@ def _described(found: Opened, path: Path) -> Manifest:
     )  # fmt: skip
 
 
-def _place(path: Any) -> Path:
+def _place(path: object) -> Path:
     if not isinstance(path, str | os.PathLike):
         raise InputTypeError(f"path: expected a path as text or a pathlib.Path, got {type(path).__name__}.")
     return Path(path)
@@ -264,7 +264,7 @@ def _checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
         raise InputError("metadata: expected values that do not hold themselves, got one that does.") from None
 
 
-def _plain(path: str, value: Any) -> Any:
+def _plain(path: str, value: object) -> Any:
     if isinstance(value, int) and abs(value) >= LARGEST:
         raise InputError(f"{path}: expected a number of at most 64 bits, got a larger one. Write it as text.")
     if isinstance(value, float) and not math.isfinite(value):

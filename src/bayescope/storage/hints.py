@@ -20,7 +20,7 @@ _NUMBERS: dict[Any, tuple[type, ...]] = {
 }
 
 
-def fits(value: Any, hint: Any) -> bool:
+def fits(value: object, hint: object) -> bool:
     """Whether a value is what an annotation says. Of a protocol, a value's class has to have its methods."""
     if hint in (Any, object) or isinstance(hint, TypeVar):
         return True
@@ -64,7 +64,7 @@ def _holds(value: Any, origin: Any, inner: tuple[Any, ...]) -> bool:
     return isinstance(value, origin) if isinstance(origin, type) else True
 
 
-def _answers(value: Any, protocol: type) -> bool:
+def _answers(value: object, protocol: type) -> bool:
     """Whether the class of a value has the methods of a protocol, by name; no property is computed for it."""
     kinds = [kind for kind in protocol.__mro__ if getattr(kind, "_is_protocol", False) and kind is not typing.Protocol]
     names = {name for kind in kinds for name in vars(kind) if not name.startswith("_") or name == "__call__"}

@@ -78,7 +78,7 @@ class StoredLayer:
             return self.type(**options, **{name: nn.Identity() for name in self.children})
 
 
-def _check_geometry(name: str, option: Any) -> None:
+def _check_geometry(name: str, option: object) -> None:
     """Refuses numbers under which a small input takes all memory, or keeps a machine busy for hours."""
     numbers = option if isinstance(option, list | tuple) else [option]
     sizes = [abs(number) for number in numbers if isinstance(number, int | float)]
@@ -125,7 +125,7 @@ def _lengths_after(layer: Any, lengths: list[int]) -> tuple[list[int], int]:
     axes = int(kind[-2]) if kind[-2:] in ("1d", "2d", "3d") else axes
     kept, changed = lengths[: AXES - axes], lengths[AXES - axes :]
 
-    def each(name: str, default: Any = 1) -> list[Any]:
+    def each(name: str, default: object = 1) -> list[Any]:
         """An option's number for each axis."""
         option = getattr(layer, name, None)
         option = default if option is None or isinstance(option, str) else option
@@ -162,7 +162,7 @@ def _options(names: tuple[str, ...], layer: nn.Module) -> dict[str, Any]:
     return {name: _option(name, held[name]) for name in names if name in held}
 
 
-def _option(name: str, value: Any) -> Any:
+def _option(name: str, value: object) -> Any:
     """What makes a layer with this attribute: `bias` is whether there is one."""
     return value is not None if name == "bias" and not isinstance(value, bool) else value
 
@@ -342,7 +342,7 @@ def _custom(parts: Any, reader: Reader) -> nn.Module:
     return made
 
 
-def check_model(model: Any) -> None:
+def check_model(model: object) -> None:
     """Refuses what is no module in the place of one.
 
     Raises:
@@ -376,7 +376,7 @@ def _copied(model: nn.Module) -> nn.Module:
         raise ModelError(str(error)) from error
 
 
-def _readable(name: Any) -> str:
+def _readable(name: object) -> str:
     return name[:80] if isinstance(name, str) and name.isprintable() else "another class"
 
 

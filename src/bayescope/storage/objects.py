@@ -61,7 +61,7 @@ class StoredClass:
         """What each kept property is to be."""
         return {name: get_type_hints(vars(self.type)[name].func)["return"] for name in self.kept}
 
-    def parts(self, value: Any, _path: str) -> dict[str, Any]:
+    def parts(self, value: object, _path: str) -> dict[str, Any]:
         """The parts of an object, and those of its cached properties that are defined."""
         found = {name: getattr(value, name) for name in self.hints}
         if self.lost is not None:
@@ -213,7 +213,7 @@ def add_record(name: str, record: StoredClass | StoredEstimator) -> None:
 def unstorable(reason: str) -> Callable[[C], C]:
     """A class decorator: objects of the class cannot be saved, for a reason of their own, which the error gives."""
 
-    def refused(_value: Any, path: str) -> None:
+    def refused(_value: object, path: str) -> None:
         raise UnsupportedError(f"save: {reason.format(path=path)}")
 
     def register(kind: C) -> C:
@@ -223,7 +223,7 @@ def unstorable(reason: str) -> Callable[[C], C]:
     return register
 
 
-def _unread(_parts: Any, _reader: Reader) -> None:
+def _unread(_parts: object, _reader: Reader) -> None:
     raise MalformedError("a file holds what none can")
 
 

@@ -88,7 +88,7 @@ def without(gone: np.ndarray) -> RowChoice:
     )
 
 
-def open_table(source: Any, *, columns: Sequence[str] | None = None, block_rows: int = BLOCK_ROWS) -> TableDataset:
+def open_table(source: object, *, columns: Sequence[str] | None = None, block_rows: int = BLOCK_ROWS) -> TableDataset:
     """Opens a table on disk, of any size, to be read in blocks of rows.
 
     Parquet (.parquet, .pq), Arrow's own files (.arrow, .ipc, .feather) and text (.csv, .tsv) are known by their suffix;
@@ -120,7 +120,7 @@ def open_table(source: Any, *, columns: Sequence[str] | None = None, block_rows:
     return TableDataset(dataset_of(source), columns=columns, block_rows=block_rows, name=name_of(source))
 
 
-def opened(X: Any) -> TableDataset | None:
+def opened(X: object) -> TableDataset | None:
     """X as a table on disk where it is one, or a dataset of pyarrow's; else ``None``."""
     if isinstance(X, TableDataset):
         return X

@@ -66,7 +66,7 @@ def _floats(series: nw.Series[Any]) -> Any:
     return series.cast(nw.Float64).to_numpy()
 
 
-def frame_of(table: str, X: Any) -> nw.DataFrame[Any] | None:
+def frame_of(table: str, X: object) -> nw.DataFrame[Any] | None:
     """X as narwhals sees it, or ``None`` where X is no frame.
 
     Raises:
@@ -85,7 +85,7 @@ def frame_of(table: str, X: Any) -> nw.DataFrame[Any] | None:
     return seen if isinstance(seen, nw.DataFrame) else None
 
 
-def _interchanged(X: Any) -> pd.DataFrame:
+def _interchanged(X: object) -> pd.DataFrame:
     """What speaks the interchange protocol, as pandas: the way that works without a further package."""
     with ignoring("", Warning).inside():  # pandas asks library authors to leave a protocol that frames still speak
         return pd.api.interchange.from_dataframe(X)

@@ -61,7 +61,7 @@ class ParquetPart:
         """The first and the last bytes."""
         return _edges(self.fragment)
 
-    def _file(self, stream: Any) -> Any:
+    def _file(self, stream: object) -> Any:
         parquet = arrow_module("pyarrow.parquet")
         return parquet.ParquetFile(
             stream,

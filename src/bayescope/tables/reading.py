@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ CACHED_ROWS = 512
 
 
 def read_table(
-    X: Any,
+    X: object,
     *,
     categorical: Sequence[str | int] | None = None,
     names: Sequence[str] | None = None,
@@ -131,7 +131,7 @@ class ArrayTable:
         InputError: if X is not two-dimensional, complex or masked.
     """
 
-    def __init__(self, table: str, X: Any) -> None:
+    def __init__(self, table: str, X: object) -> None:
         self._table = table
         array = _array(table, X)
         _check(table, array)
@@ -147,7 +147,7 @@ class ArrayTable:
         return column_of_cells(self._table, name, self._given[position].astype(object), labels=labels)
 
 
-def _array(table: str, X: Any) -> np.ndarray:
+def _array(table: str, X: object) -> np.ndarray:
     if isinstance(X, Tensor):
         X = X.detach().cpu()
         return (X.double() if X.is_floating_point() else X).numpy()

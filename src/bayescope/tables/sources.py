@@ -69,7 +69,7 @@ def dataset_of(source: Any, *, truths: bool = True) -> Any:
         return opened() if form != "csv" else _of_text(opened, truths=truths)
 
 
-def name_of(source: Any) -> str:
+def name_of(source: object) -> str:
     """What a source is called in messages."""
     each = source if isinstance(source, list | tuple) else [source]
     return ", ".join(map(str, each)) if all(isinstance(one, str | Path) for one in each) else "table"
@@ -196,7 +196,7 @@ def joint_schema(schema: Any, others: Sequence[Any]) -> Any:
     return schema
 
 
-def _joint(first: Any, others: Sequence[Any]) -> Any:
+def _joint(first: object, others: Sequence[Any]) -> Any:
     """Floating where some numbers are, text where some labels are; that of the first where nothing else is."""
     arrow = arrow_module()
     types = arrow.types
