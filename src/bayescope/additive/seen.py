@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bayescope.additive.design import Design
+from bayescope.additive.passes import Computed, RowValues
 from bayescope.additive.problem import AdditiveProblem
 from bayescope.additive.terms import EncodedRows
 from bayescope.errors import InputError
@@ -82,7 +83,7 @@ class TrainingValues:
             features: how many the table has.
             most: the distinct points of a pair; one with more is represented by this many rows, evenly spaced.
         """
-        points: dict[int, tuple[Values, _At]] = {}
+        points: dict[int, tuple[Values, RowValues]] = {}
         pairs: list[tuple[int, ...]] = []
         *masses, _ = problem.scattered(problem.passes.computed(lambda rows: problem.weights[rows][:, None]))
         for family, design, mass in zip(problem.families, problem.designs, masses, strict=True):
@@ -95,7 +96,7 @@ class TrainingValues:
                 inputs = design.points.inputs[place, found]
                 numbers = inputs[:, 0] if inputs.shape[1] else torch.zeros(len(found), dtype=torch.float64)
                 values = Values(term.features, numbers[:, None], levels[:, None], mass[place, found, 0])
-                points[term.features[0]] = values, _At.of(design, place, found)
+                points[term.features[0]] = values, _values_of_rows(design, place, found)
         return cls(
             tuple(points[feature][0] for feature in range(features)),
             tuple(_together(pair, points, problem, most) for pair in pairs),
@@ -113,34 +114,15 @@ def anywhere(encoding: TableEncoding, count: int) -> EncodedRows:
     return EncodedRows(values, torch.tensor(levels).repeat(count, 1))
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class _At:
-    """Which of its values a feature has in each row.
-
-    Attributes:
-        design: of the feature's family.
-        term: its place in there.
-        kept: the place of each point among the values, int64 of shape (U,).
-    """
-
-    design: Design
-    term: int
-    kept: Tensor
-
-    @classmethod
-    def of(cls, design: Design, term: int, found: Tensor) -> _At:
-        """From the points that were kept."""
-        kept = torch.full((design.mass.shape[1],), -1)
-        kept[found] = torch.arange(len(found))
-        return cls(design, term, kept)
-
-    def __getitem__(self, rows: slice) -> Tensor:
-        return self.kept[self.design.place[self.term : self.term + 1, rows][0]]
+def _values_of_rows(design: Design, term: int, found: Tensor) -> Computed:
+    """Which of the points that were found a term has in each row."""
+    kept = torch.full((design.mass.shape[1],), -1)
+    kept[found] = torch.arange(len(found))
+    return Computed(lambda rows: kept[design.place[term : term + 1, rows][0]])
 
 
 def _together(
-    features: tuple[int, ...], points: dict[int, tuple[Values, _At]], problem: AdditiveProblem, most: int
+    features: tuple[int, ...], points: dict[int, tuple[Values, RowValues]], problem: AdditiveProblem, most: int
 ) -> Values:
     """The points of two features that occur in one row; where these are too many, those of rows evenly among all."""
     (first, at_first), (second, at_second) = (points[feature] for feature in features)

@@ -6,16 +6,26 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from shlex import quote
+from typing import Any, final
 
+import numpy as np
+import pandas as pd
 import torch
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
 from torch import distributed
 
+from bayescope.cli.answer import answer, shown_as_is
 from bayescope.cli.arrow_source import large, several
 from bayescope.cli.checkpoints import Checkpoints, fitted_copy, named_fit
-from bayescope.cli.fit_answer import FitResult, finish, score
+from bayescope.cli.fitted_table import FittedTable
+from bayescope.cli.header import listed
+from bayescope.cli.model_files import table_of
 from bayescope.cli.models import build
 from bayescope.cli.opening import STANDARD, open_source
 from bayescope.cli.streamed_table import StreamedTable, read_streamed_table
@@ -25,6 +35,8 @@ from bayescope.errors import InputError, recorded_warnings
 from bayescope.files import only_writer
 from bayescope.processes import Processes, present, timeout
 from bayescope.progress import no_bars
+from bayescope.report.judged import Judged, predictions
+from bayescope.report.statistics import Score, class_scores, number_scores
 from bayescope_command.app import FitOptions
 
 
@@ -111,3 +123,199 @@ def _group() -> Iterator[None]:
         yield
     finally:
         distributed.destroy_process_group()
+
+
+Facts = dict[str, Any]
+
+SCORES = {
+    "accuracy": "accuracy", "auroc": "AUROC", "nll": "NLL", "brier": "Brier", "ece": "calibration error",
+    "rmse": "RMSE", "crps": "CRPS", "coverage": "coverage of 95 % intervals",
+}  # fmt: skip
+TERMS = 5
+# Terms that move a prediction by less than this share of what the first one does are switched off.
+NEGLIGIBLE = 0.01
+
+
+@final
+@dataclass(frozen=True)
+class HeldOut:
+    """What held-out rows say of a model.
+
+    Attributes:
+        rows: how many they are.
+        scores: with their intervals.
+    """
+
+    rows: int
+    scores: tuple[Score, ...]
+
+    def finite(self) -> list[list[Any]]:
+        """Name, value, low and high of each score that is finite, for the model's file."""
+        scores = [each for each in self.scores if np.isfinite([each.value, each.low, each.high]).all()]
+        return [[each.name, each.value, each.low, each.high] for each in scores]
+
+
+def score(model: Any, features: pd.DataFrame, target: pd.Series, seed: int) -> HeldOut:
+    """Scores of a model on rows with their target.
+
+    Args:
+        model: fitted to others.
+        features: of the rows.
+        target: theirs, under its name.
+        seed: of the scores' intervals.
+    """
+    judged = Judged.of(model, features, target, seed)
+    scored = class_scores if judged.classes else number_scores
+    return HeldOut(len(features), scored(judged, predictions(model, judged), seed))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FitResult:
+    """What a fit left behind.
+
+    Attributes:
+        estimator: that was saved.
+        table: the rows that it was fitted to.
+        held_out: what the held-out rows say, if there were some.
+        seconds: that it took.
+        notes: remarks and warnings.
+        refitted: whether the held-out rows were fitted too, after they had judged another fit.
+    """
+
+    estimator: Any
+    table: TrainingTable | StreamedTable
+    held_out: HeldOut | None
+    seconds: float
+    notes: tuple[str, ...]
+    refitted: bool
+
+
+def finish(outcome: FitResult, checkpoints: Checkpoints, options: FitOptions) -> None:
+    """Saves the model with what its file says of the table, removes the checkpoints, and reports what was fitted.
+
+    Args:
+        outcome: of the fit.
+        checkpoints: of the fit.
+        options: of the command.
+    """
+    described, out = _described(outcome, options), options.out
+    outcome.estimator.save(out, metadata=described.metadata())
+    checkpoints.remove()
+    facts = _facts(outcome, described, out)
+    answer(facts, *lines_of_fit(facts), as_json=options.as_json)
+
+
+def _described(outcome: FitResult, options: FitOptions) -> FittedTable:
+    """What the model's file says of the table."""
+    table, roles, digest = outcome.table, outcome.table.roles, outcome.table.digest()
+    return replace(
+        table_of(table.source, outcome.estimator),
+        target=roles.target,
+        classes=outcome.estimator.classes_.tolist() if table.target.task == "classification" else [],
+        missing=options.missing or [],
+        file=Path(table.source).name,
+        rows=len(table),
+        digest=digest,
+        dropped=list(roles.drop),
+        weight=roles.weight,
+        test_size=options.test_size if digest else 0.0,
+        seed=options.seed,
+        scores=[] if outcome.held_out is None else outcome.held_out.finite(),
+    )
+
+
+def _facts(outcome: FitResult, described: FittedTable, out: Path) -> Facts:
+    """All that is reported, for programs."""
+    model, target, kinds = outcome.estimator, outcome.table.target, list(described.kinds.values())
+    facts: Facts = {
+        "model": str(out),
+        "bytes": out.stat().st_size,
+        "estimator": type(model).__name__,
+        "table": outcome.table.source,
+        "target": target.name,
+        "task": target.task,
+        "task_because": target.reason or None,
+        "rows": described.rows,
+        "rows_without_target": outcome.table.without_target,
+        "features": len(kinds),
+        "numeric": kinds.count("numeric"),
+        "labels": kinds.count("labels"),
+        "seconds": round(outcome.seconds, 3),
+        "log_evidence": getattr(model, "log_evidence_", None),
+        "elbo": getattr(model, "elbo_", None),
+        "held_out": _facts_of_scores(outcome),
+        "notes": list(outcome.notes),
+    }
+    if target.task == "classification":
+        facts["classes"] = described.classes
+    if hasattr(model, "importance"):
+        found = model.importance()
+        most = found.mean if found.mean.ndim == 1 else found.mean.max(1)
+        facts["terms"] = [found.names[term] for term in found.order if most[term] >= NEGLIGIBLE * most.max()]
+        facts["pairs"] = [list(pair) for pair in model.pairs_]
+    return facts
+
+
+def lines_of_fit(facts: Facts) -> list[RenderableType]:
+    """The same in a few lines, for people."""
+    classes = facts.get("classes", [])
+    what = f"{facts['task']}, {len(classes)} classes: {listed(classes)}" if classes else str(facts["task"])
+    because = f" (since {facts['task_because']}; --task decides otherwise)" if facts["task_because"] else ""
+    columns = f"{facts['features']} features: {facts['numeric']} of numbers, {facts['labels']} of labels"
+    lines: list[RenderableType] = [
+        shown_as_is(f"{facts['estimator']} of {facts['target']}", "bold"),
+        f"  {what}{because}",
+        f"  {facts['rows']} rows, {columns}",
+    ]
+    if facts["rows_without_target"]:
+        lines.append(f"  {facts['rows_without_target']} rows without a target were left out")
+    if facts["held_out"]:
+        lines += _lines_of_scores(facts["held_out"])
+    if facts["log_evidence"] is not None:
+        lines.append(f"  log evidence {facts['log_evidence']:.2f}")
+    elif facts["elbo"] is not None:
+        lines.append(f"  evidence lower bound {facts['elbo']:.2f}")
+    if "terms" in facts:
+        lines.append(f"  what matters most: {', '.join(facts['terms'][:TERMS])}")
+    lines += [shown_as_is(f"  note: {note}", "yellow") for note in facts["notes"]]
+    return [*lines, f"wrote {facts['model']} ({facts['bytes'] / 1e3:.0f} kB, {facts['seconds']:.1f} s)", *_next(facts)]
+
+
+def _facts_of_scores(outcome: FitResult) -> Facts | None:
+    held_out = outcome.held_out
+    if held_out is None:
+        return None
+    scores = {
+        score.name: {"value": score.value, "low": score.low, "high": score.high, "baseline": score.baseline}
+        for score in held_out.scores
+    }
+    return {"rows": held_out.rows, "then_fitted_to_all_rows": outcome.refitted, "scores": scores}
+
+
+def _lines_of_scores(held_out: Facts) -> list[RenderableType]:
+    """The scores as a table, and which model they are of."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(Text("  held out", style="dim"), no_wrap=True)
+    for heading in ("value", "95 % interval", "without features"):
+        table.add_column(Text(heading, style="dim"), justify="right", no_wrap=True)
+    for name, score in held_out["scores"].items():
+        baseline = "" if score["baseline"] is None or np.isnan(score["baseline"]) else f"{score['baseline']:.4g}"
+        ends = f"{score['low']:.4g} to {score['high']:.4g}"
+        table.add_row(f"  {SCORES[name]}", f"{score['value']:.4g}", ends, baseline)
+    whose = (
+        "a model that has not seen them; the one in the file was then fitted to all rows"
+        if held_out["then_fitted_to_all_rows"]
+        else "the model in the file, which has not seen them"
+    )
+    return [f"  judged on {held_out['rows']} held-out rows: the scores of {whose}", table]
+
+
+def _next(facts: Facts) -> list[RenderableType]:
+    """The commands that a user is likely to want next."""
+    model = quote(facts["model"])
+    lines = ["next:", f"  bayescope predict {model} NEW.csv --out predictions.csv"]
+    if "terms" in facts:
+        lines.append(f"  bayescope effects {model} --out effects")
+    judged = quote(facts["table"]) if facts["held_out"] and not facts["held_out"]["then_fitted_to_all_rows"] else None
+    return [*lines, f"  bayescope report {model} {judged or 'OTHER_ROWS.csv'} --out report.html"]

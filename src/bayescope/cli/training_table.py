@@ -15,12 +15,9 @@ from bayescope.cli.header import SHOWN, find, hint, listed, split_names
 from bayescope.cli.source import Kind, Source, all_blocks, place_of
 from bayescope.cli.target import Target
 from bayescope.errors import InputError
-from bayescope.tables.suspicion import hardly_recur
+from bayescope.tables.suspicion import LABELS, SHARE, hardly_recur, is_number, mostly_numbers
 from bayescope_command.app import CompareOptions, FitOptions
 
-# A column probably has misspelt numbers, and no labels, where so large a share of this many different cells are
-# numbers.
-NUMBERS, DIFFERENT = 0.9, 10
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[/.]\d{1,2}[/.]\d{2,4}([T ].*)?|\d{1,2}:\d{2}(:\d{2}.*)?")
 DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
 
@@ -284,21 +281,21 @@ def _check_feature(
         return
     found = pd.unique(present)
     dates = [label for label in found if DATE.fullmatch(label)]
-    if len(dates) >= NUMBERS * len(found):
+    if len(dates) >= SHARE * len(found):
         raise InputError(
             f"{where}: expected numbers or labels, got dates such as {dates[0]!r} in "
             f"{_place(source, values, dates[0], places)}. Turn it into numbers, such as days since a date, or leave it "
             f"out: --drop {name}."
         )
-    words = [label for label in found if not _is_number(label)]
-    if words and len(found) >= DIFFERENT and len(found) - len(words) >= NUMBERS * len(found):
+    words = [label for label in found if not is_number(label)]
+    if words and mostly_numbers(found):
         raise InputError(
             f"{where}: expected numbers, got {words[0]!r} in {_place(source, values, words[0], places)} ({len(words)} "
             f"of {len(found)} different cells are no numbers). Mend it; if it stands for a missing value: --missing "
             f"{words[0]!r}; if all are labels: --categorical {name}."
         )
     commas = [label for label in found if DECIMAL_COMMA.fullmatch(label)]
-    if len(found) >= DIFFERENT and len(commas) >= NUMBERS * len(found):
+    if len(found) >= LABELS and len(commas) >= SHARE * len(found):
         raise InputError(
             f"{where}: expected numbers with a decimal point, got {commas[0]!r} in "
             f"{_place(source, values, commas[0], places)}. Write 1.5 in the place of 1,5."
@@ -312,11 +309,3 @@ def _check_feature(
 
 def _place(source: Source, values: np.ndarray, label: str, places: np.ndarray) -> str:
     return place_of(source, int(places[int(np.argmax(values == label))]))
-
-
-def _is_number(label: str) -> bool:
-    try:
-        float(label)
-    except ValueError:
-        return False
-    return True

@@ -20,8 +20,7 @@ from bayescope import checks
 from bayescope.errors import InputError, OptionError
 from bayescope.tables.arrow import arrow_module, column_of, in_words, kind_of, refusal
 from bayescope.tables.columns import Column, Kind
-from bayescope.tables.parts import parts_of
-from bayescope.tables.sources import dataset_of, name_of, reading
+from bayescope.tables.sources import dataset_of, name_of, parts_of, reading
 
 BLOCK_ROWS = 65_536
 

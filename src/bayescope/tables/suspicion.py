@@ -60,22 +60,23 @@ def refuse_labels_of_rows(name: str, labels: Sequence[object], rows: int) -> Non
     Raises:
         InputError: if they do not, unless most of them are numbers.
     """
-    if hardly_recur(len(labels), rows) and not _mostly_numbers([label for label in labels if isinstance(label, str)]):
+    if hardly_recur(len(labels), rows) and not mostly_numbers([label for label in labels if isinstance(label, str)]):
         raise InputError(
             f"column {name!r}: expected labels that recur, got {len(labels)} different ones in {rows} rows, such as "
             f"{', '.join(map(repr, labels[:SHOWN]))}. Leave the column out, or keep it with categorical=[{name!r}]."
         )
 
 
-def _mostly_numbers(labels: Collection[str]) -> bool:
-    return len(labels) >= LABELS and sum(map(_is_number, labels)) >= SHARE * len(labels)
+def mostly_numbers(labels: Collection[str]) -> bool:
+    """Whether most of many different labels are numbers."""
+    return len(labels) >= LABELS and sum(map(is_number, labels)) >= SHARE * len(labels)
 
 
 def _suspicion(column: Column) -> str | None:
     labels = {label for label in column.values if isinstance(label, str)}
-    words = sorted(label for label in labels if not _is_number(label))
+    words = sorted(label for label in labels if not is_number(label))
     numbers = len(labels) - len(words)
-    if not _mostly_numbers(labels):
+    if not mostly_numbers(labels):
         return None
     example = next(label for label in column.values if isinstance(label, str) and label not in words)
     share = f"{100 * numbers // len(labels)} % of its labels are numbers, such as {example!r}"
@@ -85,7 +86,7 @@ def _suspicion(column: Column) -> str | None:
     return f"column {column.name!r}: {share}{advice}"
 
 
-def _is_number(label: str) -> bool:
+def is_number(label: str) -> bool:
     try:
         return math.isfinite(float(label))
     except ValueError:
