@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from bayescope.processes import present
+
+# Nobody reads a bar faster than this.
+REFRESH_SECONDS = 0.1
 
 Report = Callable[[int, int | None, str], None]
 
@@ -18,12 +22,13 @@ _drawn: ContextVar[bool] = ContextVar("a bar is drawn", default=False)
 
 
 @contextmanager
-def progress_bar(doing: str, *, visible: bool = True) -> Iterator[Report]:
+def progress_bar(doing: str, *, visible: bool = True, patience: float = 0.0) -> Iterator[Report]:
     """A bar that names the step which runs, counts those done and tells the time.
 
     Args:
         doing: the verb before each name, such as "fitting".
         visible: whether to draw it; it stays hidden where the error stream is no terminal, and inside another bar.
+        patience: shorter work shows no bar, in seconds. With any patience it is drawn anew ten times a second at most.
 
     Yields:
         A function to call before each step, with how many steps are done, how many there are (``None`` where
@@ -41,13 +46,19 @@ def progress_bar(doing: str, *, visible: bool = True) -> Iterator[Report]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    token = _drawn.set(True)
+    token, due, task = _drawn.set(True), time.monotonic() + patience, None
+    bar = Progress(*columns, console=console, transient=True)
     try:
-        with Progress(*columns, console=console, transient=True) as bar:
-            task = bar.add_task(doing, total=None)
+        with ExitStack() as stack:
 
             def report(done: int, steps: int | None, name: str) -> None:
+                nonlocal due, task
+                if patience and time.monotonic() < due:
+                    return
+                if task is None:
+                    task = stack.enter_context(bar).add_task(doing, total=None)
                 bar.update(task, completed=done, total=steps, description=f"{doing} {name}")
+                due = time.monotonic() + REFRESH_SECONDS
 
             yield report
     finally:

@@ -19,7 +19,7 @@ from bayescope import checks
 from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError
 from bayescope.processes import warn_once
 from bayescope.sampling import DrawPlan
-from bayescope.sampling.swag import _default_size
+from bayescope.training.minibatches import Minibatches
 from tests.distributed.ranks import run
 from tests.distributed.trainings import ROWS, SEED, SIZE, TRAININGS, Found, Whole, found, labelled
 from tests.training.toys import line, noisy_network, seeded
@@ -270,11 +270,10 @@ def chains() -> tuple[Any, int]:
     return (q.draws, q.divergences, q.prediction_r_hat, found(lambda: q).weights), sum(ran)
 
 
-def plan(data: Any) -> tuple[DrawPlan, int | None]:
-    """When chains are read that nobody says it of, and SWAG's minibatches."""
-    return DrawPlan.of(
-        {"draws": 10, "burn_in": None, "thin": None, "cycles": None, "batch_size": SIZE}, data
-    ), _default_size(data)
+def plan(data: Any) -> tuple[DrawPlan, int]:
+    """When chains are read by default, and how many rows there are."""
+    rows = Minibatches(data, network(), bs.likelihood("categorical"), SIZE, torch.Generator())
+    return DrawPlan.of({"draws": 10, "burn_in": None, "thin": None, "cycles": None}, rows), rows.rows
 
 
 def warned() -> int:

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from bayescope.processes import Processes
-from bayescope.training.interrupts import Interrupts
+from bayescope.training.steps import Interrupts
 
 
 def test_a_single_process_is_interrupted_at_once() -> None:

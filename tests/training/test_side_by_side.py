@@ -14,7 +14,6 @@ from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
 from bayescope.training.minibatches import Minibatches
 from bayescope.training.objective import NegativeLogJoint, canonical_targets
-from bayescope.training.side_by_side import RowsOfEach
 from bayescope.training.stack import Stack, for_each
 from tests.training.members import MEMBERS, made, plain, rows_of_each
 from tests.training.toys import classes, line
@@ -74,26 +73,26 @@ def test_each_reads_the_rows_that_it_would_by_itself(size: int, *, bootstrap: bo
 
     chosen = torch.randint(60, (2, 60), generator=torch.Generator().manual_seed(7)) if bootstrap else None
     data = Minibatches((x, y), module, Categorical(), size, torch.Generator())
-    together = RowsOfEach(data, orders(), chosen)
+    data.stack(orders(), chosen)
     own = [
         (x, y) if chosen is None else (x[rows], y[rows]) for rows in (chosen if chosen is not None else (None, None))
     ]
     alone = [Minibatches(pair, module, Categorical(), size, order) for pair, order in zip(own, orders(), strict=True)]
     for _ in range(2):
-        batches = list(together.epoch())
+        batches = list(data.epoch())
         for m, rows in enumerate(alone):
             for (inputs, targets), (mine, labels) in zip(batches, rows.epoch(), strict=True):
                 assert torch.equal(inputs[:, m], mine)
                 assert torch.equal(targets[:, m : m + 1], labels)
-    assert together.largest == min(size, 60)
+    assert data.largest == min(size, 60)
 
 
 def test_batches_of_a_loader_are_the_same_for_all() -> None:
     x, y = line()
     module = made(lambda: nn.Linear(2, 1), 1)[0]
     data = [(x[:9], y[:9]), (x[9:], y[9:])]
-    minibatches = Minibatches(data, module, Gaussian(1.0), 128, torch.Generator())
-    rows = RowsOfEach(minibatches, [torch.Generator()] * MEMBERS)
+    rows = Minibatches(data, module, Gaussian(1.0), 128, torch.Generator())
+    rows.stack([torch.Generator()] * MEMBERS)
     for (inputs, targets), (own, labels) in zip(rows.epoch(), data, strict=True):
         assert torch.equal(inputs, for_each(own, MEMBERS))
         assert torch.equal(targets, labels[:, None].expand(-1, MEMBERS, -1))

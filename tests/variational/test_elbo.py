@@ -16,7 +16,7 @@ from bayescope.priors import Prior
 from bayescope.reparameterization import gaussian_kl
 from bayescope.training.minibatches import Minibatches
 from bayescope.variational import elbo
-from bayescope.variational.elbo import Bound, Draws, RowDraws, WeightDraws, bound
+from bayescope.variational.elbo import Bound, Draws, bound, row_draws, weight_draws
 from tests.training.toys import perceptron
 from tests.variational.toys import GAUSSIAN, NOISE, Regression, network, regression
 
@@ -43,9 +43,9 @@ def bound_at(
     )
     function, source = NetworkModel(module, weights, 1), torch.Generator().manual_seed(seed)
     rows = Minibatches((problem.x, problem.y), module, GAUSSIAN, 128, torch.Generator())
-    draws: Draws = WeightDraws(function, structured, prior, GAUSSIAN, rows, kl, source)
+    draws: Draws = weight_draws(function, structured, prior, GAUSSIAN, rows, kl, source)
     if by_row:
-        draws = RowDraws(function, structured, GAUSSIAN, rows, source)
+        draws = row_draws(function, structured, GAUSSIAN, rows, source)
     found = bound([draws], rows, kl, most)
     assert found is not None
     return found
@@ -144,8 +144,8 @@ def test_rows_by_themselves_have_less_noise_in_a_network() -> None:
     rows = Minibatches((x, y), module, GAUSSIAN, 256, torch.Generator())
     precision = DiagonalPrecision(torch.full((weights.dim,), 100.0))
     kl = gaussian_kl(weights.flat(module), precision.marginal_variance().sqrt(), 1.0)
-    by_row = RowDraws(function, precision, GAUSSIAN, rows, torch.Generator().manual_seed(0))
-    by_weights = WeightDraws(function, precision, Prior(1.0), GAUSSIAN, rows, kl, torch.Generator().manual_seed(0))
+    by_row = row_draws(function, precision, GAUSSIAN, rows, torch.Generator().manual_seed(0))
+    by_weights = weight_draws(function, precision, Prior(1.0), GAUSSIAN, rows, kl, torch.Generator().manual_seed(0))
     own, shared, best = (bound(each, rows, kl, 1024) for each in ([by_row], [by_weights], [by_weights, by_row]))
     assert own is not None
     assert shared is not None

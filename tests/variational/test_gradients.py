@@ -13,7 +13,7 @@ from bayescope.network.weights import Weights
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
 from bayescope.variational.families import PACE, Full, kl_divergence
-from bayescope.variational.gradients import StickingTheLanding
+from bayescope.variational.objective import AtDraws
 from tests.variational.toys import (
     GAUSSIAN,
     STANDARD_ERRORS,
@@ -107,7 +107,7 @@ def test_sticking_the_landing_leaves_no_gradient_at_the_posterior(prior: str) ->
         family.below.copy_((root / root.diagonal()[:, None]).tril(-1) / PACE)
         module[0].weight.copy_(problem.mean[None, :2])
         module[0].bias.copy_(problem.mean[2:])
-    gradients = StickingTheLanding(module, weights, family, samples=3)
+    gradients = AtDraws(module, weights, family, 3, sticking=True)
     gradients.begin_epoch(problem.prior, 1.0 / len(problem.x))
     with seeded_draws(0):
         gradients.accumulate(problem.x, partial(loss, problem))

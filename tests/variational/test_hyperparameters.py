@@ -11,7 +11,7 @@ from bayescope.laplace import PriorGroups
 from bayescope.likelihoods import Gaussian
 from bayescope.priors import Prior
 from bayescope.variational.elbo import Bound
-from bayescope.variational.hyperparameters import Hyperparameters
+from bayescope.variational.objective import Hyperparameters
 
 MEAN = torch.tensor([0.5, -1.0, 2.0, 0.1], dtype=torch.float64)
 VARIANCE = torch.tensor([0.2, 0.1, 0.05, 0.3], dtype=torch.float64)

@@ -15,7 +15,7 @@ from bayescope.network.weights import Weights
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
 from bayescope.variational.families import Full, LogScale, LowRank, MeanField
-from bayescope.variational.gradients import AtDraws, ByRow, Gradients, StickingTheLanding
+from bayescope.variational.objective import AtDraws, ByRow, Gradients
 from tests.training.toys import line, seeded
 
 NOISE = 0.09
@@ -101,13 +101,12 @@ def gradients_of(
 ) -> tuple[MeanField | LowRank | Full, Gradients]:
     """A family and an estimator of its gradient."""
     family = family_of(name, module, weights)
-    if estimator == "sticking_the_landing":
-        return family, StickingTheLanding(module, weights, family, samples)
-    if isinstance(family, MeanField):
+    sticking = estimator == "sticking_the_landing"
+    if isinstance(family, MeanField) and not sticking:
         random = RandomWeights.of(module, weights.names, x)
         assert isinstance(family.scale, LogScale)
         return family, ByRow(random, weights, family.scale, estimator, samples)
-    return family, AtDraws(module, weights, family, samples)
+    return family, AtDraws(module, weights, family, samples, sticking=sticking)
 
 
 GAUSSIAN = Gaussian(NOISE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -28,10 +27,9 @@ from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective
 from bayescope.training.checkpoint import resumable
 from bayescope.training.loop import Outcome
-from bayescope.training.minibatches import Minibatches
-from bayescope.training.objective import NegativeLogJoint, Objective
+from bayescope.training.minibatches import Minibatches, mean_square
+from bayescope.training.objective import NegativeLogJoint
 from bayescope.training.options import TrainingKeywords, TrainingOptions
-from bayescope.training.sharing import mean_square
 from bayescope.training.training import Training, prepared
 
 
@@ -73,82 +71,6 @@ class LearntRate(NamedTuple):
         return 0.5 * (self.precision * self.weight.square()).sum() * self.dropout.odds() - self.dropout.entropy()
 
 
-@final
-class DropoutObjective:
-    """−Σ log p(y∣f) with masks drawn in each pass, plus the divergence of the dropout's weights from their prior.
-
-    Args:
-        joint: the objective at fixed noise and, but for the terms of the rates, fixed rates.
-        rows: N.
-        rates: those that are learnt.
-        noise: where a noise variance is learnt, what holds it. After each epoch it is the mean of (y − f)² over the
-            epoch's passes, which is where the expected log likelihood is largest.
-    """
-
-    def __init__(
-        self, joint: NegativeLogJoint, rows: int, rates: Sequence[LearntRate], noise: WithNoise | None
-    ) -> None:
-        self._joint, self._rows, self._rates, self._noise = joint, rows, rates, noise
-        self._numbers = 0
-        self._at_noise()
-
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        """The weights, and the logits of rates that are learnt."""
-        return self._joint.parameters
-
-    @property
-    def likelihood(self) -> Likelihood:
-        """The likelihood under the noise variance of the moment."""
-        return self._joint.likelihood
-
-    @property
-    def prior(self) -> Prior:
-        """That of the weights that the network holds."""
-        return self._joint.prior
-
-    def begin_epoch(self, epoch: int, epochs: int) -> None:
-        """Takes the noise from where a checkpoint may have put it."""
-        self._numbers = 0
-        self._at_noise()
-
-    def estimate(self, inputs: Any, targets: Tensor) -> Tensor:
-        """Sets every gradient; returns the minibatch's mean of −log p(y∣f)."""
-        self._numbers += targets.numel()
-        nll = self._joint.estimate(inputs, targets)
-        if self._rates:
-            with torch.enable_grad():
-                (self._penalty() / self._rows).backward()
-        return nll
-
-    def per_row_penalty(self) -> Tensor:
-        """The divergence, divided by N."""
-        return self._joint.per_row_penalty() + self._penalty().detach() / self._rows
-
-    def finish_epoch(self, nll: float) -> Mapping[str, Any]:
-        """The terms of the loss; the rates and the noise after the epoch where they are learnt."""
-        terms: dict[str, Any] = dict(self._joint.finish_epoch(nll))
-        if self._rates:
-            extra = float(self._penalty().detach())
-            terms["penalty"] += extra
-            terms["loss"] += extra
-            terms["rates"] = [rate.dropout.rate() for rate in self._rates]
-        if self._noise is not None and math.isfinite(nll):
-            noise, (numbers,) = float(self._noise.noise_variance), row_totals(self._numbers)
-            squares = 2.0 * noise * (nll - 0.5 * numbers * math.log(2 * math.pi * noise))  # Σ (y − f)²
-            self._noise.noise_variance.fill_(squares / numbers)
-            terms["noise_variance"] = float(self._noise.noise_variance)
-        return terms
-
-    def _penalty(self) -> Tensor:
-        return sum((rate.penalty() for rate in self._rates), start=torch.zeros(()))
-
-    def _at_noise(self) -> None:
-        likelihood = self._joint.likelihood
-        if self._noise is not None and likelihood.noise_variance is not None:
-            self._joint.move(likelihood.with_noise_variance(self._noise.noise_variance), self._joint.prior)
-
-
 def train(
     network: Stochastic, training: Training, likelihood: Likelihood, prior: Prior
 ) -> tuple[Outcome, Mapping[str, str]]:
@@ -173,10 +95,13 @@ def train(
         noise = WithNoise(network.module, mean_square(targets, about_mean=True))
         start = likelihood.with_noise_variance(noise.noise_variance)
     held = dropout_prior(prior, training.weights, rates)
-    joint = NegativeLogJoint(network.module, training.weights, training.rows.rows, start, held)
-    objective: Objective = joint
-    if noise is not None or network.learnt:
-        objective = DropoutObjective(joint, training.rows.rows, _learnt_rates(network, prior), noise)
+    learnt = _learnt_rates(network, prior)
+    objective = NegativeLogJoint(
+        network.module, training.weights, training.rows.rows, start, held,
+        extra=(lambda: torch.stack([rate.penalty() for rate in learnt]).sum()) if learnt else None,
+        entries=lambda: {"rates": [rate.dropout.rate() for rate in learnt]} if learnt else {},
+        noise_variance=None if noise is None else noise.noise_variance,
+    )  # fmt: skip
     outcome = training.run(objective, trained=noise)
     outcome.warn()
     network.settle()

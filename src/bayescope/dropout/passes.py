@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from bayescope.dropout.insertion import all_called, own_dropout
 from bayescope.errors import ConvergenceError, InputError
+from bayescope.network.batches import row_totals
 from bayescope.network.dropout import random_outputs, switched_on, switches_of
 from bayescope.network.forward import reading
 from bayescope.network.guard import private
 from bayescope.network.inputs import count_rows, described, explained
 from bayescope.storage import stored
 from bayescope.training.minibatches import Minibatches
-from bayescope.training.sharing import mean_of
 
 # Points of log σ² that are looked at before the best of them is refined.
 GRID = 64
@@ -85,7 +85,8 @@ def best_noise(squares: Tensor, outputs: int) -> tuple[float, float]:
     Raises:
         ConvergenceError: if the best pass fits each row without an error.
     """
-    low, high = mean_of(squares.amin(0)) / outputs, mean_of(squares.amax(0)) / outputs
+    total, most, rows = row_totals(float(squares.amin(0).sum()), float(squares.amax(0).sum()), squares.shape[1])
+    low, high = total / rows / outputs, most / rows / outputs
     if not 0 < low <= high < math.inf:
         raise ConvergenceError(
             f"noise_variance: expected residuals to learn it from, got a mean square between {low:g} and {high:g}. "
@@ -94,7 +95,8 @@ def best_noise(squares: Tensor, outputs: int) -> tuple[float, float]:
 
     def loss(log_variance: float) -> float:
         each = torch.logsumexp(-0.5 * squares / math.exp(log_variance), 0) - math.log(len(squares))
-        return 0.5 * outputs * (math.log(2 * math.pi) + log_variance) - mean_of(each)
+        (total,) = row_totals(float(each.sum()))
+        return 0.5 * outputs * (math.log(2 * math.pi) + log_variance) - total / rows
 
     ends = math.log(low), math.log(high)
     step = (ends[1] - ends[0]) / GRID

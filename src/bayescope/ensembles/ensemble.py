@@ -28,15 +28,14 @@ from bayescope.posterior import DrawsPosterior, MixturePosterior, PointPosterior
 from bayescope.priors import Prior
 from bayescope.private_draws import private_draws
 from bayescope.process_state import outside_inference_mode
-from bayescope.processes import collective
+from bayescope.processes import collective, present
 from bayescope.training.checkpoint import resumable
 from bayescope.training.facts import describe
 from bayescope.training.loop import Outcome, random_states
 from bayescope.training.objective import NegativeLogJoint
 from bayescope.training.options import TrainingKeywords, TrainingOptions
-from bayescope.training.sharing import same_generator, shared_copy
-from bayescope.training.side_by_side import RowsOfEach
 from bayescope.training.stack import MOST_PRODUCTS, Stack, obstacle
+from bayescope.training.steps import shared_copy
 from bayescope.training.training import Training, chosen_weights, prepared
 from bayescope.training.watch import Validation
 
@@ -178,10 +177,9 @@ class Members:
             best = Validation.of(stack, held_out, objective, self.options.patience)
         count = len(training.rows.whole()[1])
         drawn = torch.stack([resampled(count, seed) for seed in seeds]) if self.bootstrap else None
-        orders = [_order(module, seed) for module, seed in zip(modules, seeds, strict=True)]
+        training.rows.stack([_order(module, seed) for module, seed in zip(modules, seeds, strict=True)], drawn)
         outcome = training.run(
-            objective, best, trained=stack, facts={"bootstrap": list(seeds) if self.bootstrap else None},
-            rows=RowsOfEach(training.rows, orders, drawn),
+            objective, best, trained=stack, facts={"bootstrap": list(seeds) if self.bootstrap else None}
         )  # fmt: skip
         if best is not None:
             best.restore_best()
@@ -318,7 +316,7 @@ def ensemble(
     if chosen.epochs == 0:
         _refuse_training({**options, "side_by_side": side_by_side, "bootstrap": bootstrap or None})
     likelihood = resolve(likelihood)
-    source = same_generator(checks.generator(chosen.generator))
+    source = present().common_generator(checks.generator(chosen.generator))
     seeds = [checks.seed_from(source) for _ in range(_count(make_model, members))]
     modules = _made(make_model, seeds)
     found = Members(chosen, data, likelihood, weights, prior_precision, bootstrap).trained(modules, seeds, side_by_side)

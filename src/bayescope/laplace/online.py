@@ -34,10 +34,9 @@ from bayescope.processes import alone, collective, same
 from bayescope.training.checkpoint import resumable
 from bayescope.training.fit_map import fit_map
 from bayescope.training.loop import Outcome
-from bayescope.training.minibatches import Minibatches
+from bayescope.training.minibatches import Minibatches, mean_square
 from bayescope.training.objective import NegativeLogJoint
 from bayescope.training.options import MakeOptimizer, ScheduleKeywords, TrainingOptions
-from bayescope.training.sharing import mean_square
 from bayescope.training.training import Training, prepared
 from bayescope.training.watch import Verdict
 

@@ -12,15 +12,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bayescope import checks
-from bayescope.errors import InputError
+from bayescope.errors import InputError, UnsupportedError
 from bayescope.module_copies import module_copy
 from bayescope.network.weights import Weights
 from bayescope.precision import weight_draws
 from bayescope.priors import Prior
 from bayescope.private_draws import standard_normal
-from bayescope.training.minibatches import Minibatches, steps_of
-from bayescope.training.options import OWN_BATCH_SIZE, RunKeywords
-from bayescope.training.side_by_side import RowsOfEach
+from bayescope.training.minibatches import Minibatches
+from bayescope.training.options import RunKeywords
 from bayescope.training.stack import MOST_PRODUCTS, Stack, obstacle
 from bayescope.training.training import Training
 from bayescope.training.watch import Verdict
@@ -57,7 +56,7 @@ class DrawPlan:
     cycles: int | None
 
     @classmethod
-    def of(cls, options: DrawKeywords, data: Any) -> Self:
+    def of(cls, options: DrawKeywords, rows: Minibatches) -> Self:
         """The plan, checked; what is ``None`` follows from how many steps an epoch of the data has.
 
         Raises:
@@ -68,8 +67,7 @@ class DrawPlan:
         draws = checks.count("draws", options["draws"])
         if draws % (cycles or 1):
             raise InputError(f"draws: expected a multiple of the {cycles} cycles, got {draws}.")
-        steps = steps_of(data, options["batch_size"] or OWN_BATCH_SIZE)
-        apart = math.ceil(STEPS_APART / steps) if thin is None else checks.count("thin", thin)
+        apart = math.ceil(STEPS_APART / max(1, rows.batches or 1)) if thin is None else checks.count("thin", thin)
         before = BURNT_IN * apart if burn_in is None else checks.count("burn_in", burn_in, least=0)
         return cls(draws, before, apart, cycles)
 
@@ -97,6 +95,11 @@ class DrawPlan:
         if self.cycles is None:
             return StepSizes(lr)
         steps = rows.batches
+        if steps is None:
+            raise UnsupportedError(
+                "cycles: expected data with a known number of batches, got a loader of an iterable dataset. Give a "
+                "list of its batches, or cycles=None."
+            )
         return StepSizes(lr, steps * self.length, steps * self.burn_in)
 
     def summary(self) -> str:
@@ -174,12 +177,12 @@ def stacked(training: Training, prior: Prior | None, chains: int) -> tuple[Stack
     return Stack(modules, vectorized=vectorized, evaluated=True), f"{chains}, {'' if vectorized else 'not '}in one pass"
 
 
-def read_by(training: Training, chains: int) -> RowsOfEach:
-    """The rows for the chains: arrays in an order of each chain's own, what comes in batches the same for all."""
+def spread_rows(training: Training, chains: int) -> None:
+    """Gives the rows to the chains: arrays in another order to each, what comes in batches in the same."""
     orders = [training.order] * chains
     if training.rows.in_memory:
         orders = [torch.Generator().manual_seed(checks.seed_from(training.order)) for _ in orders]
-    return RowsOfEach(training.rows, orders)
+    training.rows.stack(orders)
 
 
 def _scatter(modules: list[nn.Module], training: Training, prior: Prior) -> None:

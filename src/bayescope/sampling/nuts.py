@@ -28,7 +28,7 @@ from bayescope.sampling.density import compile_density
 from bayescope.sampling.diagnosis import DIAGNOSED_NUMBERS, prediction_diagnosis
 from bayescope.training.facts import describe
 from bayescope.training.minibatches import Minibatches
-from bayescope.training.sharing import share_start
+from bayescope.training.steps import share_start
 from bayescope.training.training import chosen_weights
 
 # Random weights that are sampled unless `limit` says otherwise.

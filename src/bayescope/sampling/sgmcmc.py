@@ -18,7 +18,7 @@ from bayescope.network.priors import network_prior
 from bayescope.posterior import DrawsPosterior, Record
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective
-from bayescope.sampling.chains import Collector, DrawKeywords, DrawPlan, Langevin, read_by, stacked
+from bayescope.sampling.chains import Collector, DrawKeywords, DrawPlan, Langevin, spread_rows, stacked
 from bayescope.sampling.diagnosis import prediction_diagnosis
 from bayescope.training.checkpoint import resumable
 from bayescope.training.facts import describe
@@ -103,8 +103,7 @@ def sgmcmc(
     chains = checks.count("chains", chains)
     checks.choice("start", start, STARTS)
     likelihood, run = resolve(likelihood), picked(TrainingOptions, options)
-    plan = DrawPlan.of(options, data)
-    run = replace(run, epochs=plan.epochs, lr=None)
+    run = replace(run, epochs=1, lr=None)
 
     def langevin(parameters: list[nn.Parameter]) -> Langevin:
         random = [training.weights.masks.get(name) for name in training.weights.names]
@@ -114,23 +113,26 @@ def sgmcmc(
             parameters, sizes=sizes, friction=alpha, temperature=temperature, rows=training.rows.rows, masks=masks
         )
 
-    with prepared(run, model, data, likelihood, weights) as training:
+    with prepared(run, model, data, likelihood, weights) as ready:
+        plan = DrawPlan.of(options, ready.rows)
+        training = replace(ready, options=replace(run, epochs=plan.epochs))
         prior, rows = network_prior(prior_precision, training.weights), training.rows
         stack, how = stacked(training, prior if start == "prior" else None, chains)
         objective = NegativeLogJoint(stack, training.weights, rows.rows, likelihood, prior)
         collector = Collector(stack, training.weights, plan)
-        read = read_by(training, chains)
-        outcome = training.run(objective, collector, trained=stack, rows=read, make=langevin)
+        spread_rows(training, chains)
+        outcome = training.run(objective, collector, trained=stack, make=langevin)
         found = collector.draws()
         stack.write_to([training.module.eval()])  # the first chain, as it ended
         function = training.function()
         diagnosis = _diagnosis(rows, function, found, likelihood)
+    limit = f", at most {min(rows.rows, rows.batch_size or rows.rows):,} in a step" if rows.in_memory else ""
     notes = {
         "sampler": f"step size {size:g}, friction {alpha:g}, temperature {temperature:g}",
         "chains": how,
         "draws": f"{found.shape[1]} of each chain, {plan.summary()}",
         "prior": describe(prior),
-        "rows": f"{rows.rows:,}" + (f", at most {rows.largest_of_all:,} in a step" if rows.in_memory else ""),
+        "rows": f"{rows.rows:,}{limit}",
         "training": outcome.summary(),
     }
     return diagnosed(

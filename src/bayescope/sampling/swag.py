@@ -21,15 +21,15 @@ from bayescope.network.priors import network_prior
 from bayescope.network.weights import Weights
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.precision import LowRankCovariance
-from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective, warn_once
 from bayescope.training.checkpoint import resumable
-from bayescope.training.minibatches import Rows, rows_of_all
+from bayescope.training.minibatches import Minibatches
 from bayescope.training.objective import NegativeLogJoint
 from bayescope.training.options import OWN_BATCH_SIZE, MakeOptimizer, MakeSchedule, RunKeywords, TrainingOptions
 from bayescope.training.steps import share_buffers
 from bayescope.training.training import prepared
+from bayescope.training.watch import Verdict
 
 # Of the step size at the start of a cycle, what is left at its end; the epochs of a cycle; the columns that are kept.
 LOWEST, CYCLE, RANK = 0.05, 5, 20
@@ -91,61 +91,6 @@ class Collection:
         often = {1: "one an epoch"}.get(self.cycle, f"one a cycle of {self.cycle} epochs")
         often = often if self.steps is None else f"one in {self.steps} steps"
         return f"{often} after epoch {self.burn_in}"
-
-
-@final
-class Walk:
-    """The log joint as an objective, on whose way snapshots are taken.
-
-    Args:
-        joint: the objective.
-        trajectory: takes the snapshots.
-        collection: when.
-
-    Attributes:
-        parameters: those of the joint.
-        likelihood: its likelihood.
-        prior: its prior.
-    """
-
-    def __init__(self, joint: NegativeLogJoint, trajectory: Trajectory, collection: Collection) -> None:
-        self._joint, self._trajectory, self._collection = joint, trajectory, collection
-        self.parameters: list[nn.Parameter] = joint.parameters
-        self.likelihood: Likelihood = joint.likelihood
-        self.prior: Prior = joint.prior
-        self._epoch = self._begun = self._steps = 0
-
-    @property
-    def noiseless(self) -> bool:
-        """Whether no epoch had more than one step, so that each was on all rows."""
-        return 0 < self._steps <= self._begun
-
-    def begin_epoch(self, epoch: int, epochs: int) -> None:
-        """Hears how many epochs are done."""
-        self._joint.begin_epoch(epoch, epochs)
-        self._epoch = epoch
-        self._begun += 1
-
-    def estimate(self, inputs: Any, targets: Tensor) -> Tensor:
-        return self._joint.estimate(inputs, targets)
-
-    def stepped(self, *_: Any) -> None:
-        """Hears of each step of the optimiser."""
-        self._steps += 1
-        every = self._collection.steps
-        if every is not None and self._epoch >= self._collection.burn_in:
-            self._trajectory.stepped(every)
-
-    def per_row_penalty(self) -> Tensor:
-        """As the joint has it."""
-        return self._joint.per_row_penalty()
-
-    def finish_epoch(self, nll: float) -> Mapping[str, Any]:
-        """The terms of the joint, and how many snapshots there are."""
-        done = self._epoch + 1 - self._collection.burn_in
-        if self._collection.steps is None and done > 0 and done % self._collection.cycle == 0:
-            self._trajectory.snapshot()
-        return {**self._joint.finish_epoch(nll), "snapshots": self._trajectory.count}
 
 
 @outside_inference_mode
@@ -221,22 +166,27 @@ def swag(
     if chosen.by_lbfgs:
         raise UnsupportedError("optimizer: expected one that steps on minibatches, whose noise SWAG sees, got 'lbfgs'.")
     likelihood = resolve(likelihood)
-    if chosen.batch_size is None:
-        chosen = dataclasses.replace(chosen, batch_size=_default_size(data))
     with prepared(chosen, model, data, likelihood, weights) as training:
+        if chosen.batch_size is None and not training.rows.in_batches:
+            # Few enough for `STEPS` an epoch, and two at least: of one row, batch norm could see no spread.
+            training.rows.resize(min(OWN_BATCH_SIZE, max(2, math.ceil(training.rows.rows / STEPS))))
         prior = network_prior(prior_precision, training.weights)
         joint = NegativeLogJoint(training.module, training.weights, training.rows.rows, likelihood, prior)
-        trajectory = Trajectory(training.module, training.weights, rank)
-        walk = Walk(joint, trajectory, collection)
-        facts = {"rank": rank, "snapshots": str(collection)}
-        outcome = training.run(walk, trained=trajectory, facts=facts, make=_heard(chosen, walk))
+        trajectory = Trajectory(training.module, training.weights, rank, collection)
+
+        def make(parameters: list[nn.Parameter]) -> Optimizer:
+            optimizer = chosen.make(parameters)
+            optimizer.register_step_post_hook(trajectory.stepped)
+            return optimizer
+
+        outcome = training.run(joint, trajectory, trained=trajectory, make=make)
         if outcome.ended == "an interrupt" and trajectory.count < FEWEST:
             raise KeyboardInterrupt(f"interrupted before snapshot {FEWEST}")
         covariance = trajectory.covariance()
         trajectory.settle()
         normalised = _renormalise(training.module, training.rows)
         function = training.function()
-    if walk.noiseless:
+    if trajectory.noiseless:
         warn_once(
             f"swag: each step read all {training.rows.rows:,} rows, so that no noise of minibatches moved the weights, "
             "and the posterior's width says nothing. Take a smaller batch_size.",
@@ -251,14 +201,6 @@ def swag(
     }  # fmt: skip
     record = Record("swag", notes=notes, trace=outcome.trace, instead="Use bs.laplace at its .model for one.")
     return GaussianPosterior(trajectory.mean, covariance, record, function, likelihood, method="sampled")
-
-
-def _default_size(data: Any) -> int | None:
-    """The most rows of a minibatch: few enough for `STEPS` an epoch; ``None`` for data that bring their own."""
-    rows = rows_of_all(data)
-    if rows is None:
-        return None
-    return min(OWN_BATCH_SIZE, max(2, math.ceil(rows / STEPS)))  # of one row, batch norm could see no spread
 
 
 def _rank(rank: int | None, snapshots: int | None) -> int:
@@ -279,22 +221,11 @@ def _rank(rank: int | None, snapshots: int | None) -> int:
     return rank
 
 
-def _heard(options: TrainingOptions, walk: Walk) -> MakeOptimizer:
-    """The optimiser of the options, each of whose steps the walk hears of."""
-
-    def make(parameters: list[nn.Parameter]) -> Optimizer:
-        optimizer = options.make(parameters)
-        optimizer.register_step_post_hook(walk.stepped)
-        return optimizer
-
-    return make
-
-
 def _cyclic(collection: Collection) -> Callable[[Optimizer], LambdaLR]:
     return lambda optimizer: LambdaLR(optimizer, collection.factor)
 
 
-def _renormalise(network: nn.Module, rows: Rows) -> bool:
+def _renormalise(network: nn.Module, rows: Minibatches) -> bool:
     """Gives batch norms the statistics of the present weights: equal parts of each minibatch's, over one epoch.
 
     Returns:
@@ -341,11 +272,13 @@ class Trajectory(nn.Module):
         network: what is trained.
         weights: which of its weights are random. All others that are trained are averaged alone.
         rank: the most columns K; 0 for the diagonal alone.
+        collection: when snapshots are taken.
     """
 
-    def __init__(self, network: nn.Module, weights: Weights, rank: int) -> None:
+    def __init__(self, network: nn.Module, weights: Weights, rank: int, collection: Collection) -> None:
         super().__init__()
-        self.network = network
+        self.network, self._collection, self._rank = network, collection, rank
+        self._epoch = self._epochs_here = self._steps_here = 0
         self._trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
         self._places = _places(self._trained, weights)
         first = next(iter(self._trained.values()))
@@ -370,11 +303,39 @@ class Trajectory(nn.Module):
         """θ̄_T of the random weights, shape (P,), float64."""
         return cast(Tensor, self.average)[self._places]
 
-    def stepped(self, every: int) -> None:
-        """Hears of a step of the optimiser; takes a snapshot after every this many."""
-        steps = cast(Tensor, self.steps).add_(1)
-        if int(steps) % every == 0:
+    @property
+    def noiseless(self) -> bool:
+        """Whether no epoch had more than one step, so that each was on all rows."""
+        return 0 < self._steps_here <= self._epochs_here
+
+    def stepped(self, *_: object) -> None:
+        """Takes a snapshot after every k-th step of the optimiser, if snapshots are counted in steps."""
+        self._steps_here += 1
+        every = self._collection.steps
+        if every is not None and self._epoch >= self._collection.burn_in:
+            steps = cast(Tensor, self.steps).add_(1)
+            if int(steps) % every == 0:
+                self.snapshot()
+
+    def judge(self, epoch: int) -> Verdict:
+        """Takes a snapshot where a cycle ends; the last weights are as good as any."""
+        self._epoch, self._epochs_here = epoch, self._epochs_here + 1
+        done = epoch - self._collection.burn_in
+        if self._collection.steps is None and done > 0 and done % self._collection.cycle == 0:
             self.snapshot()
+        return Verdict({"snapshots": self.count})
+
+    def facts(self) -> dict[str, Any]:
+        """How many columns are kept, and when snapshots are taken."""
+        return {"rank": self._rank, "snapshots": str(self._collection)}
+
+    def state(self) -> dict[str, Any]:
+        """The epochs that are done; the snapshots are in buffers, which every checkpoint has."""
+        return {"epoch": self._epoch}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a checkpoint."""
+        self._epoch = state["epoch"]
 
     @torch.no_grad()
     def snapshot(self) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol, cast, final
+from typing import Any, Literal, final
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, ReduceLROnPlateau
@@ -37,29 +38,25 @@ FIRST_DOUBT = 0.1
 GAIN, GAIN_A_ROW = 0.1, 1e-3
 
 
-class Pace(Protocol):
-    """Sets the step sizes, and ends a training."""
+class Pace(ABC):
+    """Sets the step sizes, and ends a training.
 
-    @property
-    def name(self) -> str:
-        """Which one it is: a checkpoint is of a run with the same."""
+    Attributes:
+        name: which one it is: a checkpoint is of a run with the same.
+        epochs: how many there are at most.
+        keeps: whether it asks for copies of the weights to go back to, the first of them before the first epoch.
+        left: how many nats are left to gain; ``None`` where nobody knows.
+        converged: whether the training ends where little is left to gain; ``None`` where nobody asked.
+    """
 
-    @property
-    def epochs(self) -> int:
-        """How many there are at most."""
+    name: str
+    epochs: int
+    keeps = False
+    left: float | None = None
+    converged: bool | None = None
+    _kept: tuple[str, ...] = ()
 
-    @property
-    def keeps(self) -> bool:
-        """Whether it asks for copies of the weights to go back to, the first of them before the first epoch."""
-
-    @property
-    def left(self) -> float | None:
-        """How many nats are left to gain; ``None`` where nobody knows."""
-
-    @property
-    def converged(self) -> bool | None:
-        """Whether the training ends where little is left to gain; ``None`` where nobody asked."""
-
+    @abstractmethod
     def step(self, value: float, validated: float | None = None) -> Move:
         """Ends an epoch.
 
@@ -70,16 +67,20 @@ class Pace(Protocol):
 
     def failed(self) -> bool:
         """Hears that the objective is not finite; whether the training goes back to the copy of the weights."""
+        return False
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds of it."""
+        return {name: getattr(self, name) for name in self._kept}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a checkpoint."""
+        """Goes on from a checkpoint; the optimiser has the step size itself."""
+        for name, value in state.items():
+            setattr(self, name, value)
 
 
 @final
-class CountedEpochs:
+class CountedEpochs(Pace):
     """A given number of epochs, and the step size over them.
 
     Args:
@@ -93,29 +94,22 @@ class CountedEpochs:
     """
 
     def __init__(self, schedule: str | MakeSchedule | None, optimizer: Optimizer, epochs: int) -> None:
-        self.epochs, self.keeps = epochs, False
-        self.left: float | None = None
-        self.converged: bool | None = None
+        self.name, self.epochs = "None", epochs
         self._scheduler: LRScheduler | None = None
-        self._needs_value = False
         if schedule is None:
             return
         made = schedule(optimizer) if callable(schedule) else CosineAnnealingLR(optimizer, T_max=epochs)
         if not isinstance(made, LRScheduler):
             raise InputTypeError(f"schedule: expected a torch.optim.lr_scheduler, got {type(made).__name__}.")
-        self._scheduler, self._needs_value = made, isinstance(made, ReduceLROnPlateau)
+        self._scheduler, self.name = made, type(made).__name__
 
     def step(self, value: float, validated: float | None = None) -> Move:
         """Ends an epoch; a plateau is one of the validation, where there is one."""
-        if self._needs_value:
-            cast(ReduceLROnPlateau, self._scheduler).step(value if validated is None else validated)
+        if isinstance(self._scheduler, ReduceLROnPlateau):
+            self._scheduler.step(value if validated is None else validated)
         elif self._scheduler is not None:
             self._scheduler.step()
         return "on"
-
-    def failed(self) -> bool:
-        """A caller's own step sizes stay as they are."""
-        return False
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds of it: the scheduler's own state."""
@@ -126,15 +120,13 @@ class CountedEpochs:
         if self._scheduler is not None:
             self._scheduler.load_state_dict(state["state"])
 
-    @property
-    def name(self) -> str:
-        """Which one it is, for checkpoints."""
-        return "None" if self._scheduler is None else type(self._scheduler).__name__
-
 
 @final
-class AtMode:
+class AtMode(Pace):
     """Ends L-BFGS at a mode: where a Newton step would gain less than 1e-6 nats, or no step gains anything.
+
+    It has converged where a Newton step would gain less than 0.01 nats, or no step gains anything. Nothing is kept to
+    go back to: the line search takes no step to where the objective is not finite.
 
     Args:
         optimizer: steps on all rows.
@@ -142,18 +134,18 @@ class AtMode:
         rows: N, which the objective is divided by.
     """
 
-    epochs, keeps, name = MOST_EPOCHS, False, "L-BFGS to a mode"
+    epochs, name, _kept = MOST_EPOCHS, "L-BFGS to a mode", ("_still", "left", "converged")
 
     def __init__(self, optimizer: Lbfgs, bound: Callable[[], float], rows: int) -> None:
         self._optimizer, self._bound, self._rows = optimizer, bound, rows
-        self._still = 0
-        self.left: float | None = None
+        self._still, self.converged = 0, False
 
     def step(self, value: float, validated: float | None = None) -> Move:
         """Ends the training at a mode."""
         self.left = self._bound()
         gained = self._optimizer.gained * self._rows
         self._still = self._still + 1 if gained < EXACT else 0
+        self.converged = self._still >= STILL or self.left <= ENOUGH
         if self.left <= EXACT:
             return "end"
         if self._still < STILL:
@@ -162,26 +154,9 @@ class AtMode:
             self.left = None  # at a kink, where the gradient does not vanish
         return "end"
 
-    @property
-    def converged(self) -> bool:
-        """Whether a Newton step would gain less than 0.01 nats, or no step gains anything."""
-        return self._still >= STILL or (self.left is not None and self.left <= ENOUGH)
-
-    def failed(self) -> bool:
-        """Nothing is kept to go back to: the line search takes no step to where the objective is not finite."""
-        return False
-
-    def state(self) -> dict[str, Any]:
-        """How long nothing was gained."""
-        return {"still": self._still, "left": self.left}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes the state of a checkpoint."""
-        self._still, self.left = state["still"], state["left"]
-
 
 @final
-class Cycles:
+class Cycles(Pace):
     """Cycles of a step size that falls to zero as a cosine, until one twice as long as the one before gains little.
 
     A cycle's loss is the mean over its last quarter, where the steps are small. The training has converged where that
@@ -197,6 +172,7 @@ class Cycles:
     """
 
     name, keeps = "cycles until converged", True
+    _kept = ("_rises", "_factor", "_falls", "_done", "_losses", "_best", "_error", "left", "converged")
 
     def __init__(self, optimizer: Optimizer, rows: int, steps: int, *, rising: bool) -> None:
         self._optimizer, self._first = optimizer, math.ceil(FIRST_STEPS / max(1, steps))
@@ -204,9 +180,7 @@ class Cycles:
         self._enough = GAIN + GAIN_A_ROW * rows
         self._rises, self._factor, self._falls = RISES if rising else 0, 1.0, 0
         self._done, self._losses, self._best, self._error = 0, list[float](), math.inf, 0.0
-        self.epochs = self._first * (2**MOST_CYCLES - 1)
-        self.left: float | None = None
-        self.converged = False
+        self.epochs, self.converged = self._first * (2**MOST_CYCLES - 1), False
         self._set()
 
     def step(self, value: float, validated: float | None = None) -> Move:
@@ -225,18 +199,6 @@ class Cycles:
         """Divides the step size by four for the same cycle, six times at most."""
         self._losses = []
         return self._fall()
-
-    def state(self) -> dict[str, Any]:
-        """All that it has seen and set."""
-        names = ("_rises", "_factor", "_falls", "_done", "_losses", "_best", "_error", "left", "converged")
-        return {name: getattr(self, name) for name in names}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes the state of a checkpoint."""
-        for name, value in state.items():
-            if hasattr(self, name):
-                setattr(self, name, value)
-        self._set()
 
     def _judge(self) -> Move:
         """What follows a cycle that has ended."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Self, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -26,17 +25,14 @@ from bayescope.progress import Report, progress_bar
 from bayescope.training.checkpoint import Checkpoint
 from bayescope.training.convergence import Pace
 from bayescope.training.facts import describe
-from bayescope.training.interrupts import Interrupts
 from bayescope.training.lbfgs import Lbfgs
-from bayescope.training.minibatches import Rows
+from bayescope.training.minibatches import Minibatches
 from bayescope.training.objective import Objective
-from bayescope.training.sharing import gpus_of, held, share_random_states
-from bayescope.training.steps import Steps, Turn
+from bayescope.training.steps import Interrupts, Steps, Turn, gpus_of, held, share_random_states
 from bayescope.training.watch import Watch
 
-# Shorter runs show no bar, and nobody reads one faster than this.
+# Shorter runs show no bar.
 PATIENCE_SECONDS = 2.0
-REFRESH_SECONDS = 0.1
 # A training of a given number of epochs, `TOLD` at least, is at rest where its second half has lowered the loss, a mean
 # over a quarter of the epochs, by at most this many nats and nats a row, or by this many standard errors.
 REST, REST_A_ROW, ERRORS, TOLD = 1.0, 3e-2, 3.0, 8
@@ -155,7 +151,7 @@ class Loop:
         self,
         module: nn.Module,
         objective: Objective,
-        rows: Rows,
+        rows: Minibatches,
         optimizer: Optimizer,
         *,
         pace: Pace,
@@ -197,11 +193,12 @@ class Loop:
             self._copy = 0, _snapshot(self._module)
         self._resume()
         weights = sum(parameter.numel() for parameter in self._objective.parameters)
+        bar = progress_bar("training", visible=self._progress, patience=PATIENCE_SECONDS)
         try:
             # Ctrl-C is held back inside of all the rest.
-            with interrupts, _Bar("training", visible=self._progress) as bar, threads_for(self._rows.largest * weights):
+            with interrupts, bar as report, threads_for(self._rows.largest * weights):
                 while self._epoch < self._epochs and not self._ended:
-                    self._one_epoch(bar, interrupts)
+                    self._one_epoch(report, interrupts)
                 interrupts.ask()
         except KeyboardInterrupt:
             self._ended = "an interrupt"
@@ -216,12 +213,12 @@ class Loop:
         ended = self._ended or "all epochs"
         return Outcome(self._trace, self._epoch, self._kept, ended, left=pace.left, converged=pace.converged)
 
-    def _one_epoch(self, bar: _Bar, interrupts: Interrupts) -> None:
+    def _one_epoch(self, report: Report, interrupts: Interrupts) -> None:
         self._module.train()
         self._objective.begin_epoch(self._epoch, self._epochs)
         total: Tensor | float = 0.0
         for turn in self._steps.turns(self._epoch):
-            bar.show(self._epoch, self._epochs if self._pace.converged is None else None, f"epoch {self._epoch + 1}")
+            report(self._epoch, self._epochs if self._pace.converged is None else None, f"epoch {self._epoch + 1}")
             total = total + self._step(turn)
             interrupts.raise_agreed()
         terms = self._objective.finish_epoch(float(total))
@@ -384,32 +381,6 @@ def _needs_value(optimizer: Optimizer) -> bool:
     if type(optimizer).__module__.startswith(("torch.optim.", "bayescope.")):
         return isinstance(optimizer, LBFGS | Lbfgs)
     return True
-
-
-@final
-class _Bar:
-    """A progress bar that appears once the run has taken a while."""
-
-    def __init__(self, doing: str, *, visible: bool) -> None:
-        self._doing, self._visible = doing, visible
-        self._stack = ExitStack()
-        self._report: Report | None = None
-        self._next = time.monotonic() + PATIENCE_SECONDS
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *reason: Any) -> None:
-        self._stack.__exit__(*reason)
-
-    def show(self, done: int, steps: int | None, name: str) -> None:
-        """Tells how far it is, where that is due."""
-        if not self._visible or time.monotonic() < self._next:
-            return
-        if self._report is None:
-            self._report = self._stack.enter_context(progress_bar(self._doing))
-        self._report(done, steps, name)
-        self._next = time.monotonic() + REFRESH_SECONDS
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:

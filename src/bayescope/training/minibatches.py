@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from operator import length_hint
-from typing import Any, Protocol, TypeVar, final
+from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -14,53 +13,20 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.likelihoods import Likelihood, warn_of_probabilities
-from bayescope.network.batches import Batches
+from bayescope.network.batches import Batches, row_total, row_totals
 from bayescope.network.forward import reading
-from bayescope.network.inputs import call, explained, first_not_finite, map_arrays, map_tensors, take_rows, tensors
+from bayescope.network.inputs import Inputs, call, explained, first_not_finite, map_tensors, take_rows, tensors
 from bayescope.network.shards import Fingerprint, require_same_function, same_on_all, set_epoch
 from bayescope.private_draws import Cut
 from bayescope.processes import alone, present
 from bayescope.training.facts import digest
 from bayescope.training.objective import canonical_targets
+from bayescope.training.stack import for_each
 
 _Value = TypeVar("_Value")
 
 # Rows that are enough to see the network's outputs, or to trace it.
 FEW = 8
-
-
-class Rows(Protocol):
-    """What a training loop reads, an epoch at a time.
-
-    Attributes:
-        generators: those that the order of the rows comes from, beside torch's own.
-    """
-
-    generators: list[torch.Generator]
-
-    @property
-    def cut(self) -> Cut | None:
-        """Where the rows that were given last are in a minibatch of all processes; ``None`` for one of their own."""
-
-    @property
-    def largest(self) -> int:
-        """The rows of the largest minibatch, where they are cut here."""
-
-    def epoch(self, number: int) -> Iterator[tuple[Any, Tensor]]:
-        """The minibatches of an epoch, with canonical targets whose first axis is over the rows.
-
-        Several processes have a part of each of them, or minibatches of their own.
-
-        Args:
-            number: of the epoch, from 0.
-        """
-
-    def require_finite(self) -> None:
-        """Reads the inputs for NaN and infinity.
-
-        Raises:
-            InputError: if there is one.
-        """
 
 
 @final
@@ -109,7 +75,8 @@ class Minibatches:
         few: a few of this process's rows and their targets, as they were given; another's, for a process without rows,
             which tell it the shapes and are none of its own.
         generators: those that the order of the rows comes from, beside torch's own.
-        cut: where the rows that were given last are in a minibatch of all processes.
+        shared: whether every process has all rows, of which it reads a part.
+        cut: where the rows that were given last are in a minibatch of all processes; ``None`` for one of their own.
 
     Raises:
         UnsupportedError: if all rows are asked for at once and the data come in batches.
@@ -124,24 +91,27 @@ class Minibatches:
         self._blocks = data if isinstance(data, OrderedLoader) else None
         if isinstance(data, OrderedLoader):
             data = data.minibatches
-        self.batch_size: int | None = data.batch_size if isinstance(data, DataLoader) else batch_size
         if isinstance(data, TensorDataset) and len(data.tensors) == 2:
             data = data.tensors
         in_memory = isinstance(data, Mapping | tuple)
+        self.in_batches = not in_memory and (not isinstance(data, Dataset) or isinstance(data, IterableDataset))
+        self.resize(batch_size)
+        if isinstance(data, DataLoader):
+            self.batch_size = data.batch_size
         if not in_memory and batch_size is None:
             raise UnsupportedError(
                 f"data: expected (X, y) for steps on all rows at once, got a {type(data).__name__}. Give the arrays, "
                 "or take an optimizer that steps on minibatches."
             )
-        self._shared = same_on_all(self._processes, data)
-        self._size, self._generator = batch_size, generator
-        if self._processes.count > 1 and not self._shared:
-            self._size = None if batch_size is None else math.ceil(batch_size / self._processes.count)
-            self._generator = torch.Generator().manual_seed(generator.initial_seed() + self._processes.rank)
-        self.generators = [self._generator]
+        self.shared = same_on_all(self._processes, data)
+        if self._processes.count > 1 and not self.shared:
+            generator = torch.Generator().manual_seed(generator.initial_seed() + self._processes.rank)
+        self.generators = [generator]
+        self._orders, self._members = [generator], 0
+        self._chosen: Tensor | None = None
         self._source = data
-        self._whole: tuple[Any, Tensor] | None = None
-        self._batches = self._read_by(data, in_memory=in_memory)
+        self._whole: tuple[Inputs, Tensor] | None = None
+        self._batches = self._read_by(data, generator, in_memory=in_memory)
         with reading(module), torch.no_grad():
             inputs, targets = self._batches.example()
             require_same_function(module, inputs)
@@ -152,20 +122,33 @@ class Minibatches:
         self.rows = self._count()
         self.outputs = self._shape[-1] if self._shape else 0
 
-    def _read_by(self, data: Any, *, in_memory: bool) -> Batches:
+    def resize(self, batch_size: int | None) -> None:
+        """Take another size of the minibatches that are cut here."""
+        self.batch_size = self._size = batch_size
+
+    def stack(self, orders: Sequence[torch.Generator], chosen: Tensor | None = None) -> None:
+        """From now on an epoch is for M networks: inputs (B, M, …), targets (B, M·S, …), with S positions in a row.
+
+        Args:
+            orders: a generator for the order of the rows of each network. Data in batches have one order for all.
+            chosen: which rows each network is trained on, shape (M, N), as the bootstrap draws them; ``None`` for all.
+        """
+        self._members, self._chosen = len(orders), chosen
+        if self.in_memory:
+            self.generators = self._orders = list(orders)
+
+    def _read_by(self, data: Any, generator: torch.Generator, *, in_memory: bool) -> Batches:
         if isinstance(data, DataLoader):
             self.generators += [data.generator] if data.generator is not None else []
-        elif isinstance(data, Dataset) and not isinstance(data, IterableDataset):  # which has an order of its own
-            rows = len(data)  # type: ignore[arg-type]  # torch declares none, and cannot do without either
-            places = _EvenBatches(rows, self._size or rows, self._generator, self._part)
-            data = DataLoader(data, batch_sampler=places, generator=self._generator)
+        elif not in_memory and not self.in_batches:
+            data = DataLoader(data, batch_sampler=_Places(self), generator=generator)
         size = sys.maxsize if in_memory else self._size or 1
-        if not self._shared:
+        if not self.shared:
             return Batches(data, self._module, batch_size=size)
         with alone():  # the rows are cut here
             return Batches(data, self._module, batch_size=size)
 
-    def _look(self, inputs: Any, targets: Tensor) -> None:
+    def _look(self, inputs: Inputs, targets: Tensor) -> None:
         """Takes some first rows, which the network has to be able to read."""
         module = self._module
         self.few = take_rows(inputs, slice(0, FEW)), targets[:FEW]
@@ -184,14 +167,12 @@ class Minibatches:
         return self._whole is not None
 
     @property
-    def shared(self) -> bool:
-        """Whether every process has all rows, of which it reads a part."""
-        return self._shared
-
-    @property
     def largest(self) -> int:
         """The rows of the largest minibatch, where they are cut here: of all processes if they share it."""
-        return min(self._cut_from, self._size or self._cut_from)
+        size, rows = self._size, self._cut_from
+        if size is not None and not self.shared:
+            size = math.ceil(size / self._processes.count)
+        return min(rows, size or rows)
 
     @property
     def steps(self) -> int:
@@ -199,59 +180,70 @@ class Minibatches:
         return math.ceil(self._cut_from / max(1, self.largest))
 
     @property
-    def largest_of_all(self) -> int:
-        """The rows of the largest minibatch of all processes, where they are cut here."""
-        return self.largest if self._shared else round(self._processes.sum_numbers(self.largest)[0])
-
-    @property
-    def batches(self) -> int:
-        """How many batches an epoch has, on the process that has most.
-
-        Raises:
-            UnsupportedError: if nobody knows.
-        """
-        number = self.steps
-        if isinstance(self._source, DataLoader | list):
-            try:
-                number = len(self._source)
-            except TypeError as error:
-                raise UnsupportedError(
-                    "cycles: expected data with a known number of batches, got a loader of an iterable dataset. Give "
-                    "a list of its batches, or cycles=None."
-                ) from error
-        return max(self.of_parts(number))
+    def batches(self) -> int | None:
+        """How many batches an epoch has, on the process that has most; ``None`` where a loader does not know."""
+        try:
+            number = len(self._source) if self.in_batches else self.steps
+        except TypeError:
+            number = None
+        known = [each for each in self.of_parts(number) if each is not None]
+        return max(known) if len(known) == self._processes.count else None
 
     @property
     def _cut_from(self) -> int:
         """The rows that minibatches are cut from: all of them, or this process's own."""
         if self._whole is not None:
             return len(self._whole[1])
-        known = isinstance(self._source, Dataset) and not isinstance(self._source, IterableDataset)
-        return len(self._source) if known else self.rows
+        return self.rows if self.in_batches else len(self._source)
 
-    def epoch(self, number: int = 0) -> Iterator[tuple[Any, Tensor]]:
-        """The minibatches of an epoch, of which several processes have a part each.
+    def epoch(self, number: int = 0) -> Iterator[tuple[Inputs, Tensor]]:
+        """The minibatches of an epoch, of which several processes have a part each, or minibatches of their own.
+
+        Args:
+            number: of the epoch, from 0.
 
         Raises:
             InputError: if a loader gives other numbers of rows than in the pass that counted them.
         """
-        if self._whole is None:
-            yield from self._in_batches(number)
+        if self._whole is not None and (self._chosen is not None or self._cut_from > self.largest):
+            yield from map(self._taken, self.places())
             return
-        inputs, targets = self._whole
-        rows = len(targets)
-        if not rows:
-            return
-        if rows == self.largest:
-            local = self._part(rows)
-            yield (inputs, targets) if local is None else (take_rows(inputs, local), targets[local])
-            return
-        for chosen in permuted(rows, self.largest, self._generator):
-            local = self._part(len(chosen))
-            here = (chosen if local is None else chosen[local]).to(targets.device)
-            yield _selected(inputs, here), targets.index_select(0, here)
+        for inputs, targets in self._in_batches(number) if self._whole is None else self._at_once(*self._whole):
+            if self._members:
+                yield for_each(inputs, self._members), for_each(targets, self._members).flatten(1, 2)
+            else:
+                yield inputs, targets
 
-    def in_order(self, most: int = 1024) -> Iterator[tuple[Any, Tensor]]:
+    def places(self) -> Iterator[Tensor]:
+        """Where this process's rows of each minibatch are, shape (orders, B): those of an epoch in a new order."""
+        rows = self._cut_from
+        if self._whole is not None and rows == self.largest:
+            orders = [[torch.arange(rows)] * bool(rows) for _ in self._orders]
+        else:
+            orders = [list(permuted(rows, self.largest, generator)) for generator in self._orders]
+        for places in zip(*orders, strict=True):
+            yield torch.stack(places)[:, self._part(len(places[0]))]
+
+    def _at_once(self, inputs: Inputs, targets: Tensor) -> Iterator[tuple[Inputs, Tensor]]:
+        """All rows in memory as one minibatch, if there are any."""
+        if len(targets):
+            local = self._part(len(targets))
+            yield take_rows(inputs, local), targets[local]
+
+    def _taken(self, places: Tensor) -> tuple[Inputs, Tensor]:
+        """The rows in memory at places of shape (orders, B)."""
+        inputs, targets = self.whole()
+        chosen = places if self._chosen is None else torch.take_along_dim(self._chosen, places, 1)
+        here = chosen.flatten().to(targets.device)
+
+        def take(tensor: Tensor) -> Tensor:
+            found = tensor.index_select(0, here)
+            return found.unflatten(0, chosen.shape).transpose(0, 1) if self._members else found
+
+        found = take(targets)
+        return map_tensors(take, inputs), found.flatten(1, 2) if self._members else found
+
+    def in_order(self, most: int = 1024) -> Iterator[tuple[Inputs, Tensor]]:
         """The same rows as they come, in blocks, for a validation that no randomness should reach.
 
         Several processes have a part of each block; one that has no row of a block passes it over.
@@ -260,25 +252,25 @@ class Minibatches:
             yield from ((inputs, self._canonical(targets)) for inputs, targets in self._blocks)
             return
         if self._whole is None:
-            for inputs, targets in self.epoch():
+            for inputs, targets in self._in_batches(0):
                 if self.cut is None or self.cut.count:
                     yield inputs, targets
             return
         inputs, targets = self._whole
         for start in range(0, len(targets), most):
             count = min(most, len(targets) - start)
-            local = self._processes.slice(count) if self._shared else slice(0, count)
-            self.cut = Cut(count, local) if self._shared else None
+            local = self._processes.slice(count) if self.shared else slice(0, count)
+            self.cut = Cut(count, local) if self.shared else None
             rows = slice(start + local.start, start + local.stop)
             if local.start < local.stop:
                 yield take_rows(inputs, rows), targets[rows]
 
-    def whole(self) -> tuple[Any, Tensor]:
+    def whole(self) -> tuple[Inputs, Tensor]:
         """All rows that this process has in memory, with canonical targets."""
         assert self._whole is not None
         return self._whole
 
-    def joined(self, function: Callable[[Any, Tensor], Tensor]) -> Tensor:
+    def joined(self, function: Callable[[Inputs, Tensor], Tensor]) -> Tensor:
         """What a function gives for this process's rows as they come, in one piece: shape (0, …) if it has none.
 
         Args:
@@ -294,29 +286,20 @@ class Minibatches:
         """A value from each part of the rows: from this process alone, or from all that fit together."""
         return self._processes.gather(value)
 
-    def part(self, rows: int) -> slice:
-        """Which rows of a minibatch, shared or not, are this process's."""
-        local = self._part(rows)
-        return slice(0, rows) if local is None else local
-
-    def _part(self, rows: int) -> slice | None:
-        if not self._shared:
-            return None
+    def _part(self, rows: int) -> slice:
+        """This process's rows of a minibatch, or one of another's where it has none: no rows at all are no batch."""
+        if not self.shared:
+            return slice(0, rows)
         self.cut = Cut(rows, self._processes.slice(rows))
-        return self.cut.local
+        return self.cut.local if self.cut.count else slice(0, 1)
 
-    def _in_batches(self, number: int) -> Iterator[tuple[Any, Tensor]]:
+    def _in_batches(self, number: int) -> Iterator[tuple[Inputs, Tensor]]:
         if self._processes.count > 1:
             set_epoch(self._source, number)
-        sliced = self._shared and isinstance(self._source, list)
         before = 0
         for inputs, targets in self._batches:
-            local = self._part(len(targets)) if sliced else None
-            if local is None:
-                yield inputs, self._canonical(targets, before)
-            else:
-                some = _never_empty(local)
-                yield take_rows(inputs, some), self._canonical(targets[some], before + some.start)
+            local = self._part(len(targets)) if self.in_batches else slice(0, len(targets))
+            yield take_rows(inputs, local), self._canonical(targets[local], before + local.start)
             before += len(targets)
         if self._processes.count == 1 and before != self.rows:
             raise InputError(
@@ -328,10 +311,10 @@ class Minibatches:
         """The number of rows of all processes, N."""
         if self._processes.count == 1:
             return self._batches.rows
-        if self._shared and isinstance(self._source, Dataset):
+        if self.shared and isinstance(self._source, Dataset):
             next(iter(self._batches))  # draws from the generator what the pass of a single process draws
             return len(self._source)  # type: ignore[arg-type]
-        if self._shared:
+        if self.shared:
             return self._batches.rows
         local = sum(len(targets) for _, targets in self._batches)
         self._batches.check_shards()
@@ -379,26 +362,31 @@ class Minibatches:
 
 
 @final
-class _EvenBatches:
+class _Places:
     """The places of the rows of each minibatch, for a ``DataLoader``."""
 
-    def __init__(
-        self, rows: int, batch_size: int, generator: torch.Generator, part: Callable[[int], slice | None]
-    ) -> None:
-        self._rows, self._size, self._generator, self._part = rows, batch_size, generator, part
+    def __init__(self, rows: Minibatches) -> None:
+        self._rows = rows
 
     def __iter__(self) -> Iterator[list[int]]:
-        for chosen in permuted(self._rows, self._size, self._generator):
-            local = self._part(len(chosen))
-            yield (chosen if local is None else chosen[_never_empty(local)]).tolist()
+        return (places[0].tolist() for places in self._rows.places())
 
     def __len__(self) -> int:
-        return math.ceil(self._rows / self._size)
+        return self._rows.steps
 
 
-def _never_empty(local: slice) -> slice:
-    """The rows of a process, or one of another's where it has none: no rows at all are no batch."""
-    return local if local.start < local.stop else slice(0, 1)
+def mean_square(values: Tensor, *, about_mean: bool) -> Tensor:
+    """The mean square of the values of all rows, a scalar.
+
+    Args:
+        values: of the rows that this process reads, on the first axis.
+        about_mean: whether the mean over all rows is taken off first.
+    """
+    if about_mean:
+        (rows,) = row_totals(len(values))
+        values = values - row_total(values.sum(0)) / rows
+    squares, numbers = row_totals(float(values.square().sum()), values.numel())
+    return values.new_tensor(squares / numbers)
 
 
 def permuted(rows: int, batch_size: int, generator: torch.Generator) -> Sequence[Tensor]:
@@ -406,32 +394,7 @@ def permuted(rows: int, batch_size: int, generator: torch.Generator) -> Sequence
     return torch.randperm(rows, generator=generator).tensor_split(math.ceil(rows / batch_size)) if rows else []
 
 
-def steps_of(data: Any, batch_size: int) -> int:
-    """About how many steps an epoch of the data has, on all processes; 1 where nobody knows."""
-    rows = rows_of_all(data)
-    steps = length_hint(data, 1) if rows is None else math.ceil(rows / batch_size)
-    return max(1, *present().gather(steps))
-
-
-def rows_of_all(data: Any) -> int | None:
-    """How many rows arrays or a data set have on all processes together; ``None`` for what comes in batches."""
-    if isinstance(data, tuple | Mapping):
-        local = next((tensor.shape[0] for tensor in tensors(map_arrays(data)) if tensor.ndim), 0)
-    elif isinstance(data, Dataset) and not isinstance(data, IterableDataset):
-        local = len(data)  # type: ignore[arg-type]  # torch declares none
-    else:
-        return None
-    processes = present()
-    return local if same_on_all(processes, data) else round(processes.sum_numbers(local)[0])
-
-
 def _not_finite(row: int) -> InputError:
     return InputError(
         f"data: expected finite inputs, got NaN or infinity, first in row {row}. Impute or leave out such rows."
     )
-
-
-def _selected(inputs: Any, chosen: Tensor) -> Any:
-    if isinstance(inputs, Tensor):
-        return inputs.index_select(0, chosen)
-    return map_tensors(lambda tensor: tensor.index_select(0, chosen), inputs)

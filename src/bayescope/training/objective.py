@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bayescope.errors import InputError
 from bayescope.likelihoods import Likelihood, read_targets
-from bayescope.network.batches import row_total
+from bayescope.network.batches import row_total, row_totals
 from bayescope.network.inputs import call
 from bayescope.network.weights import Weights
 from bayescope.priors import Prior
@@ -107,6 +107,10 @@ class NegativeLogJoint:
         likelihood: p(y∣f).
         prior: p(θ), the same for all networks.
         ended: which networks of a stack count no more in the means, shape (M,); ``None`` where all of them count.
+        extra: a further penalty, in autograd's graph.
+        entries: what the trace gets besides, after each epoch.
+        noise_variance: a buffer, where the noise is learnt: after each epoch it is the mean of (y − f)² over the
+            passes of the epoch, under which their likelihood is largest.
 
     Attributes:
         parameters: what is trained: the random weights, and all others that require a gradient.
@@ -123,8 +127,12 @@ class NegativeLogJoint:
         prior: Prior,
         *,
         ended: Callable[[], Tensor] | None = None,
+        extra: Callable[[], Tensor] | None = None,
+        entries: Callable[[], Mapping[str, Any]] = dict,
+        noise_variance: Tensor | None = None,
     ) -> None:
         self._module, self._weights, self._rows, self._ended = module, weights, rows, ended
+        self._extra, self._entries, self._noise, self._numbers = extra, entries, noise_variance, 0
         self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self._each: Tensor | None = None
         if isinstance(module, Stack):
@@ -138,9 +146,12 @@ class NegativeLogJoint:
         self._pull = PriorPull(prior, self._weights, self._random, 1.0 / self._rows)
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
-        """The same objective in every epoch."""
+        """The same objective in every epoch, but for a noise variance that is learnt."""
+        self._numbers = 0
         if self._each is not None:
             self._each.zero_()
+        if self._noise is not None:  # which a checkpoint may have brought
+            self.likelihood = self.likelihood.with_noise_variance(self._noise)
 
     def estimate(self, inputs: Any, targets: Tensor) -> Tensor:
         """Sets every gradient to that of the objective over N, estimated from a minibatch.
@@ -155,6 +166,7 @@ class NegativeLogJoint:
         Raises:
             InputError: if the outputs do not depend on any parameter that is trained.
         """
+        self._numbers += targets.numel()
         with torch.enable_grad():
             f = call(self._module, inputs)
             if self._each is None:
@@ -167,6 +179,9 @@ class NegativeLogJoint:
         for parameter in self.parameters:
             parameter.grad = None
         loss.backward()
+        if self._extra is not None:
+            with torch.enable_grad():
+                (self._extra() / self._rows).backward()
         self._pull.add_gradient()
         return loss.detach() / max(1, nll.numel())
 
@@ -174,7 +189,12 @@ class NegativeLogJoint:
         """The two terms, and their sum; for a stack the means over its networks, and in "losses" the loss of each."""
         if self._each is None:
             penalty = float(self.penalty())
-            return {"loss": nll + penalty, "nll": nll, "penalty": penalty}
+            terms = {"loss": nll + penalty, "nll": nll, "penalty": penalty, **self._entries()}
+            if self._noise is not None and math.isfinite(nll):
+                numbers = round(row_totals(self._numbers)[0])
+                self._noise.fill_(squared_errors(float(self._noise), nll, numbers) / numbers)
+                terms["noise_variance"] = float(self._noise)
+            return terms
         each, penalties = row_total(self._each).cpu(), self.penalty().cpu()
         ended = torch.zeros(len(each), dtype=torch.bool) if self._ended is None else self._ended()
         mean, penalty = float(each[~ended].mean()), float(penalties[~ended].mean())
@@ -182,10 +202,11 @@ class NegativeLogJoint:
         return {"loss": mean + penalty, "nll": mean, "penalty": penalty, "losses": losses.tolist()}
 
     def penalty(self) -> Tensor:
-        """½ (θ−m)ᵀP₀(θ−m) at the present weights, float64: a scalar, or shape (M,) for a stack."""
+        """½ (θ−m)ᵀP₀(θ−m) and what is added to it, at the present weights: a scalar, or shape (M,) for a stack."""
         theta = self._weights.flatten({name: p.detach() for name, p in self._random.items()}).to(torch.float64)
         offset = theta - self.prior.centre(self._weights.dim).to(theta)
-        return 0.5 * (offset * prior_times(self.prior, offset)).sum(-1)
+        total = 0.5 * (offset * prior_times(self.prior, offset)).sum(-1)
+        return total if self._extra is None else total + self._extra().detach()
 
     def bound(self) -> float:
         """An upper bound of the nats that a Newton step would gain, from the present gradient g of the loss.
@@ -202,6 +223,11 @@ class NegativeLogJoint:
 
     def per_row_penalty(self) -> Tensor:
         return self.penalty().mean() / self._rows
+
+
+def squared_errors(noise_variance: float, nll: float, numbers: int) -> float:
+    """Σ (y − f)² over as many numbers y, from the sum of −log N(y; f, noise_variance)."""
+    return noise_variance * (2.0 * nll - numbers * math.log(2.0 * math.pi * noise_variance))
 
 
 def nll_of_each(likelihood: Likelihood, f: Tensor, targets: Tensor) -> Tensor:

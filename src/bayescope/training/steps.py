@@ -1,36 +1,109 @@
-"""The steps of an epoch: by one process, or by several at once on parts of each minibatch, as if they were one."""
+"""The steps of an epoch: by one process, or by several at once on parts of each minibatch, as if they were one.
+
+Processes that train together have the same weights and random numbers, and stop at the same step after Ctrl-C.
+"""
 
 from __future__ import annotations
 
+import math
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, Self, final
 
 import torch
 from torch import Tensor, nn
 
+from bayescope.module_copies import module_copy
 from bayescope.network.forward import compiled
+from bayescope.network.inputs import Inputs
+from bayescope.network.shards import require_same_shapes
 from bayescope.private_draws import Cut, RandomSource, RecomputedError, drawing, present_source
 from bayescope.processes import Processes, present
-from bayescope.training.interrupts import Interrupts
-from bayescope.training.minibatches import Rows
-from bayescope.training.sharing import gpus_of, share_random_states
+from bayescope.training.minibatches import Minibatches
 from bayescope.training.stack import Stack
 
-Estimate = Callable[[Any, Tensor], Tensor]
+Estimate = Callable[[Inputs, Tensor], Tensor]
 # What keeps the seeds of the processes' own random states apart from the one that torch was seeded with.
 _APART = 0x5DEECE66D
+
+
+# Seconds, by default: a terminal sends one to each process, and `torchrun` another.
+SAME = 2.0
+
+
+@final
+class Interrupts:
+    """Notes Ctrl-C inside a ``with`` block, where there is more than one process; a second one interrupts at once.
+
+    A process that left a sum while others wait in it would leave them waiting. Of a single process nothing changes.
+
+    Args:
+        processes: which work together; by default those that fit together here.
+        same: seconds in which a second signal is the same Ctrl-C.
+
+    Attributes:
+        pending: whether this process was interrupted.
+        agreed: whether one of them was, as far as all know.
+    """
+
+    def __init__(self, processes: Processes | None = None, *, same: float = SAME) -> None:
+        self._processes, self._same = processes or present(), same
+        self.pending = self.agreed = False
+        self._before: Any = None
+        self._noted = math.inf
+
+    def __enter__(self) -> Self:
+        if self._processes.count > 1 and threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *reason: Any) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def raise_agreed(self) -> None:
+        """Interrupts on every process if it is known on every one that one was interrupted.
+
+        Raises:
+            KeyboardInterrupt: then, or what the program's own handler of the signal raises.
+        """
+        if self.agreed:
+            self._interrupt()
+
+    def ask(self) -> None:
+        """Asks all processes, and interrupts every one if one was interrupted; collective.
+
+        Raises:
+            KeyboardInterrupt: then.
+        """
+        if self._processes.count > 1:
+            self.agreed = self._processes.sum_numbers(self.pending)[0] > 0
+        self.raise_agreed()
+
+    def _interrupt(self) -> None:
+        if callable(self._before):
+            self._before(signal.SIGINT, None)
+        raise KeyboardInterrupt
+
+    def _note(self, *_: Any) -> None:
+        now = time.monotonic()
+        if now - self._noted > self._same:
+            self._interrupt()
+        self.pending, self._noted = True, min(now, self._noted)
 
 
 class Turn(NamedTuple):
     """A step to be taken.
 
     Attributes:
-        inputs: this process's rows; ``None`` where it has none left and others have.
+        inputs: this process's rows; none where it has none left and others have.
         targets: theirs; none, or those of a row that is not this process's, where it has no part of the minibatch.
         cut: where the rows are in a minibatch of all processes; ``None`` where they are one of their own.
     """
 
-    inputs: Any
+    inputs: Inputs
     targets: Tensor
     cut: Cut | None
 
@@ -72,7 +145,7 @@ class Steps:
     """
 
     def __init__(
-        self, processes: Processes, rows: Rows, parameters: Sequence[nn.Parameter], module: nn.Module,
+        self, processes: Processes, rows: Minibatches, parameters: Sequence[nn.Parameter], module: nn.Module,
         interrupts: Interrupts,
     ) -> None:  # fmt: skip
         self._processes, self._rows, self._parameters = processes, rows, list(parameters)
@@ -175,7 +248,7 @@ class Steps:
             return torch.zeros_like(parameter, dtype=self._dtype, requires_grad=False)
         return gradient.to_dense().to(self._dtype) * rows
 
-    def _next(self, iterator: Iterator[tuple[Any, Tensor]]) -> Turn:
+    def _next(self, iterator: Iterator[tuple[Inputs, Tensor]]) -> Turn:
         """This process's next rows; an error of its data waits for the step that all take next."""
         try:
             with self._own.inside():
@@ -192,7 +265,7 @@ class Steps:
         return RandomSource(seed, self._gpus, globally=self._draws.globally, fit=True)
 
 
-_NOTHING = Turn(None, torch.empty(0), None)
+_NOTHING = Turn((), torch.empty(0), None)
 
 
 def share_buffers(module: nn.Module, *, read: bool) -> None:
@@ -217,3 +290,51 @@ def share_buffers(module: nn.Module, *, read: bool) -> None:
         for buffer, total in zip(held, processes.sum([buffer * read for buffer in held]), strict=True):
             buffer.copy_(total / sum(readers))
     processes.share([buffer.detach() for buffer in module.buffers()], readers.index(True))
+
+
+def share_start(module: nn.Module, generator: torch.Generator) -> torch.Generator:
+    """Gives the module on every process rank 0's parameters and buffers, and the generator the state of rank 0's.
+
+    Raises:
+        InputError: on all processes, if their modules have other ones.
+    """
+    require_same_shapes(module)
+    present().share(held(module))
+    return present().common_generator(generator)
+
+
+def shared_copy(module: nn.Module) -> nn.Module:
+    """A copy of the module with rank 0's weights; the module itself where there is one process."""
+    if present().count == 1:
+        return module
+    copied = module_copy(module)
+    share_start(copied, torch.Generator())
+    return copied
+
+
+def own_source(module: nn.Module) -> RandomSource | None:
+    """Random numbers for the rows of this process; ``None`` where one process reads all of them."""
+    source, processes = present_source(), present()
+    if processes.count == 1 or source is None:
+        return None
+    return RandomSource(source.seed + 1 + processes.rank, gpus_of(module))
+
+
+def share_random_states(processes: Processes, source: int = 0) -> None:
+    """Gives the fit's random numbers one rank's states on every process."""
+    draws = present_source()
+    if processes.count == 1 or draws is None:
+        return
+    states = draws.states()
+    processes.share(list(states.values()), source)
+    draws.restore(states)
+
+
+def held(module: nn.Module) -> list[Tensor]:
+    """All parameters and buffers of a module, detached."""
+    return [tensor.detach() for tensor in (*module.parameters(), *module.buffers())]
+
+
+def gpus_of(module: nn.Module) -> list[int]:
+    """The GPUs that the parameters lie on."""
+    return sorted({p.device.index for p in module.parameters() if p.device.type == "cuda"})

@@ -31,10 +31,10 @@ from bayescope.training.checkpoint import Checkpoint, path_of_all
 from bayescope.training.convergence import AtMode, CountedEpochs, Cycles, Pace
 from bayescope.training.lbfgs import Lbfgs
 from bayescope.training.loop import Loop, Outcome, random_states
-from bayescope.training.minibatches import Minibatches, Rows
+from bayescope.training.minibatches import Minibatches
 from bayescope.training.objective import NegativeLogJoint, Objective
 from bayescope.training.options import MakeOptimizer, TrainingOptions
-from bayescope.training.sharing import share_start
+from bayescope.training.steps import share_start
 from bayescope.training.watch import NoWatch, Validation, Watch
 
 # Rows of a validation that are read at once.
@@ -112,7 +112,6 @@ class Training:
         *,
         trained: nn.Module | None = None,
         facts: Mapping[str, Any] | None = None,
-        rows: Rows | None = None,
         make: MakeOptimizer | None = None,
     ) -> Outcome:
         """Train, unless there are to be no epochs.
@@ -122,7 +121,6 @@ class Training:
             watch: judges the weights after each epoch; ``None`` for the validation of the options, if there is one.
             trained: the module whose parameters and buffers are the state of the training; ``None`` for the network.
             facts: what a checkpoint has to agree in, besides the call, the data, the model and the options.
-            rows: the same data as the loop is to read them; ``None`` for minibatches of them.
             make: makes the optimiser, in place of the one that the options name.
         """
         module = self.module if trained is None else trained
@@ -143,7 +141,7 @@ class Training:
         checkpoint = Checkpoint(path, known)
         with checkpoint.held():
             outcome = Loop(
-                module, objective, rows or self.rows, optimizer,
+                module, objective, self.rows, optimizer,
                 pace=pace, watch=watch, checkpoint=checkpoint, progress=self.options.progress,
             ).run()  # fmt: skip
         return replace(outcome, rows=self.rows.rows)

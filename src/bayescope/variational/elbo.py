@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -17,14 +17,14 @@ from bayescope.network.forward import owned, reading
 from bayescope.network.inputs import take_rows
 from bayescope.network.model import NetworkModel
 from bayescope.network.random_weights import RandomWeights
-from bayescope.precision import Precision, weight_draws
+from bayescope.precision import Precision
+from bayescope.precision import weight_draws as drawn_weights
 from bayescope.priors import Prior
 from bayescope.private_draws import drawing
 from bayescope.reparameterization import GaussianTensor
-from bayescope.training.interrupts import Interrupts
 from bayescope.training.loop import random_states
 from bayescope.training.minibatches import Minibatches
-from bayescope.training.sharing import own_source
+from bayescope.training.steps import Interrupts, own_source
 
 # This many draws at a time, and no fewer in all, until the standard error, which errs itself, has been this small twice
 # running, or there are so many of them, or this many rows have been read.
@@ -72,11 +72,8 @@ class Bound:
         return f"standard error {self.standard_error:.2g} nats, from {self.draws} draws{ended}"
 
 
-class Draws(Protocol):
-    """Draws of Σ log p(y∣f) over all rows."""
-
-    def __call__(self) -> tuple[Tensor, Tensor]:
-        """`ROUND` of them, and as many values of a control of mean zero, each of shape (S,), float64."""
+# `ROUND` draws of Σ log p(y∣f) over all rows, and as many values of a control of mean zero: shape (S,), float64.
+Draws = Callable[[], tuple[Tensor, Tensor]]
 
 
 def affordable(weights: int, rows: int, passes: int) -> int:
@@ -178,9 +175,11 @@ class _Estimate:
         return torch.cat(values), torch.cat(controls)
 
 
-@final
-class WeightDraws:
-    """Draws of the weights, each for all rows, with log p(θ) − log q(θ) for the control.
+def weight_draws(
+    function: NetworkModel, precision: Precision, prior: Prior, likelihood: Likelihood, rows: Minibatches, kl: Tensor,
+    generator: torch.Generator,
+) -> Draws:  # fmt: skip
+    """Return draws at weights that all rows share, with log p(θ) − log q(θ) for the control.
 
     With ℓ_s = Σ log p(y∣f(θ_s)) and c_s = log p(θ_s) − log q(θ_s), whose mean is −KL, the average of ℓ_s + β (c_s + KL)
     has the mean of ℓ_s for every β. The β that regression finds is close to 1 near the posterior, where ℓ + c is
@@ -195,35 +194,29 @@ class WeightDraws:
         kl: KL(q∥p).
         generator: of the draws.
     """
+    mean, together = function.flat, _rows_together(function, rows)
 
-    def __init__(
-        self, function: NetworkModel, precision: Precision, prior: Prior, likelihood: Likelihood, rows: Minibatches,
-        kl: Tensor, generator: torch.Generator,
-    ) -> None:  # fmt: skip
-        self._function, self._precision, self._prior, self._kl = function, precision, prior, kl
-        self._likelihood, self._rows, self._generator = likelihood, rows, generator
-        self._together = _rows_together(function, rows)
-
-    def __call__(self) -> tuple[Tensor, Tensor]:
-        """ℓ and c + KL."""
-        values, controls, mean = [], [], self._function.flat
-        for theta in weight_draws(mean, self._precision, ROUND, self._generator):
-            values.append(self._log_likelihoods(theta))
-            log_density = _log_density(theta - mean, self._precision)
-            controls.append(self._prior.log_prob(theta) - log_density + self._kl)
-        return torch.cat(values), torch.cat(controls)
-
-    def _log_likelihoods(self, theta: Tensor) -> Tensor:
+    def log_likelihoods(theta: Tensor) -> Tensor:
         total = theta.new_zeros(len(theta))
-        with reading(self._function.module), torch.no_grad():
-            for inputs, targets in self._rows.in_order(self._together):
-                total += _summed(self._likelihood, self._function.forward(inputs, theta), targets)
+        with reading(function.module), torch.no_grad():
+            for inputs, targets in rows.in_order(together):
+                total += _summed(likelihood, function.forward(inputs, theta), targets)
         return row_total(total)
 
+    def draw() -> tuple[Tensor, Tensor]:
+        values, controls = [], []
+        for theta in drawn_weights(mean, precision, ROUND, generator):
+            values.append(log_likelihoods(theta))
+            controls.append(prior.log_prob(theta) - _log_density(theta - mean, precision) + kl)
+        return torch.cat(values), torch.cat(controls)
 
-@final
-class RowDraws:
-    """Draws of the outputs of independent weights, for each row by itself: in a network the sum has less noise.
+    return draw
+
+
+def row_draws(
+    function: NetworkModel, precision: Precision, likelihood: Likelihood, rows: Minibatches, generator: torch.Generator
+) -> Draws:
+    """Return draws of the outputs of independent weights, for each row by itself: in a network the sum has less noise.
 
     Rows that share a draw of the weights err together. There is no control here: it would have to know the weights.
 
@@ -234,32 +227,23 @@ class RowDraws:
         rows: the data.
         generator: of the draws.
     """
+    module, weights = function.module, function.weights
+    sds, means = weights.unflat(precision.marginal_variance().sqrt()), weights.parameters(function.module)
+    gaussians = {name: GaussianTensor(mean.detach(), sds[name].to(mean)) for name, mean in means.items()}
+    random, together = RandomWeights.of(module, weights.names, rows.few[0]), _rows_together(function, rows)
 
-    def __init__(
-        self, function: NetworkModel, precision: Precision, likelihood: Likelihood, rows: Minibatches,
-        generator: torch.Generator,
-    ) -> None:  # fmt: skip
-        self._module, self._likelihood, self._rows, self._generator = function.module, likelihood, rows, generator
-        weights = function.weights
-        sds = weights.unflat(precision.marginal_variance().sqrt())
-        means = weights.parameters(function.module)
-        self._gaussians = {name: GaussianTensor(mean.detach(), sds[name].to(mean)) for name, mean in means.items()}
-        self._random = RandomWeights.of(function.module, weights.names, rows.few[0])
-        self._together = _rows_together(function, rows)
-
-    def __call__(self) -> tuple[Tensor, Tensor]:
-        """Draws of the log likelihood, and zeros as controls."""
+    def draw() -> tuple[Tensor, Tensor]:
         total = torch.zeros(ROUND, dtype=torch.float64)
         # Reading begins from the same random state each time: what is drawn has to come from the generator.
-        with reading(self._module), torch.no_grad(), random_states(self._module, self._generator):
-            state = own_source(self._module)
-            for inputs, targets in self._rows.in_order(self._together):
-                with drawing(self._rows.cut, state, backward=False):
-                    f = self._random.passes(
-                        self._gaussians, inputs, estimator="local_reparameterization", samples=ROUND
-                    )  # fmt: skip
-                total = total.to(f.device) + _summed(self._likelihood, f.to(torch.float64), targets)
+        with reading(module), torch.no_grad(), random_states(module, generator):
+            state = own_source(module)
+            for inputs, targets in rows.in_order(together):
+                with drawing(rows.cut, state, backward=False):
+                    f = random.passes(gaussians, inputs, estimator="local_reparameterization", samples=ROUND)
+                total = total.to(f.device) + _summed(likelihood, f.to(torch.float64), targets)
         return row_total(total), torch.zeros_like(total)
+
+    return draw
 
 
 def _summed(likelihood: Likelihood, f: Tensor, targets: Tensor) -> Tensor:

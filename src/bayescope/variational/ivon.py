@@ -26,7 +26,7 @@ from bayescope.network.random_weights import passes_at
 from bayescope.network.weights import Weights
 from bayescope.priors import Prior
 from bayescope.variational.families import MeanField
-from bayescope.variational.gradients import Loss, at_offsets
+from bayescope.variational.objective import Loss, at_offsets
 
 LEARNING_RATE = 0.1
 # Of Algorithm 1; β₂ is for some thousands of steps, where the paper's 1 − 1e-5 is for hundreds of thousands.

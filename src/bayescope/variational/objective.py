@@ -1,20 +1,247 @@
-"""The evidence lower bound as an objective of training."""
+"""The evidence lower bound as an objective of training: its hyperparameters, and how its gradient is estimated."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor, nn
 
+from bayescope.laplace.groups import PriorGroups
+from bayescope.laplace.hyperparameters import listed, prior_precision
 from bayescope.likelihoods import Likelihood
 from bayescope.network.batches import row_totals
+from bayescope.network.inputs import Inputs
+from bayescope.network.random_weights import RandomWeights, passes_at
 from bayescope.network.weights import Weights
 from bayescope.priors import Prior
-from bayescope.variational.families import Family, kl_divergence
-from bayescope.variational.gradients import Gradients
-from bayescope.variational.hyperparameters import Hyperparameters
+from bayescope.reparameterization import GaussianTensor
+from bayescope.training.objective import PriorPull, compact, squared_errors
+from bayescope.variational.elbo import Bound
+from bayescope.variational.families import Family, LogScale, kl_divergence
+
+# From f at draws of the weights, (S, B, *positions, C), to the mean of −log p(y∣f) over draws and rows.
+Loss = Callable[[Tensor], Tensor]
+
+
+@final
+class Hyperparameters(nn.Module):
+    """The prior and the likelihood as they are now; what is learnt is in buffers, which checkpoints keep.
+
+    For a given q the bound is highest, in closed form, at
+
+        p_g = P_g / Σ_{i∈g} E_q[(θ_i − m_i)²],    σ² = E_q[Σ (y − f)²] / (number of outcomes).
+
+    Args:
+        prior: p(θ), or where its precisions start.
+        groups: which weights share a precision that is learnt; ``None`` where the prior is given.
+        likelihood: p(y∣f).
+        noise_variance: where the noise of a Gaussian likelihood starts that is to be learnt; else ``None``.
+    """
+
+    def __init__(
+        self, prior: Prior, groups: PriorGroups | None, likelihood: Likelihood, noise_variance: Tensor | None
+    ) -> None:
+        super().__init__()
+        self._given, self._groups, self._likelihood = prior, groups, likelihood
+        start = None if groups is None else groups.precisions(prior)
+        self.register_buffer("precisions", start)
+        self.register_buffer("noise_variance", noise_variance)
+
+    @property
+    def prior(self) -> Prior:
+        """The prior under the hyperparameters of the moment."""
+        if self._groups is None:
+            return self._given
+        return self._groups.prior(self.get_buffer("precisions"), self._given)
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """The likelihood under the hyperparameters of the moment."""
+        if not self.learns_noise:
+            return self._likelihood
+        return self._likelihood.with_noise_variance(self.get_buffer("noise_variance"))
+
+    @property
+    def learns_noise(self) -> bool:
+        """Whether the noise is learnt."""
+        return self._buffers["noise_variance"] is not None
+
+    @torch.no_grad()
+    def fit_prior(self, mean: Tensor, variance: Tensor) -> None:
+        """The precisions that maximise the bound for a q with these means and variances, each of shape (P,)."""
+        if self._groups is None:
+            return
+        squares = (mean - self._given.centre(len(mean)).to(mean.device)).square() + variance
+        self.get_buffer("precisions").copy_(self._groups.counts / self._groups.sums(squares))
+
+    @torch.no_grad()
+    def fit_noise(self, squares: Tensor | float, numbers: int) -> None:
+        """The noise variance that maximises the bound.
+
+        Args:
+            squares: E_q[Σ (y − f)²].
+            numbers: how many outcomes the sum is over.
+        """
+        if self.learns_noise:
+            self.get_buffer("noise_variance").copy_(torch.as_tensor(squares) / numbers)
+
+    def squares(self, nll: float, numbers: int) -> float:
+        """E_q[Σ (y − f)²], from the sum of −log p(y∣f) under the present noise."""
+        return squared_errors(float(self.get_buffer("noise_variance")), nll, numbers)
+
+    def refitted(self, bound: Bound | None) -> Bound | None:
+        """The bound, where there is one, at the noise that is best for it, which the likelihood has from now on.
+
+        The noise of the last epoch is fitted to a draw or two; the bound is over many.
+        """
+        if bound is None or not self.learns_noise:
+            return bound
+        before = float(self.get_buffer("noise_variance"))
+        self.fit_noise(self.squares(-float(bound.expected_log_likelihood), bound.outcomes), bound.outcomes)
+        noise = self.get_buffer("noise_variance")
+        best = -0.5 * bound.outcomes * (1.0 + (2.0 * torch.pi * noise).log())
+        return replace(
+            bound, expected_log_likelihood=best, standard_error=bound.standard_error * before / float(noise)
+        )  # fmt: skip
+
+    def entries(self) -> dict[str, Any]:
+        """What a trace gets of what is learnt."""
+        learnt: dict[str, Any] = {}
+        if self._groups is not None:
+            learnt["prior_precision"] = self.get_buffer("precisions").tolist()
+        if self.learns_noise:
+            learnt["noise_variance"] = float(self.get_buffer("noise_variance"))
+        return learnt
+
+    def notes(self, weights: Weights) -> dict[str, str]:
+        """What the summary says of learnt hyperparameters, by title."""
+        learnt = "{}, learnt from the evidence lower bound"
+        if self._groups is None:
+            notes = {"prior precision": prior_precision(self._given, weights)}
+        else:
+            named = listed(self._groups.names, self.get_buffer("precisions"))
+            notes = {"prior precision": learnt.format(named)}
+        notes["likelihood"] = self._likelihood.name
+        if self.learns_noise:
+            notes["noise variance"] = learnt.format(f"{float(self.get_buffer('noise_variance')):.4g}")
+        elif isinstance(self._likelihood.noise_variance, Tensor):
+            values = self._likelihood.noise_variance.reshape(-1).tolist()
+            notes["noise variance"] = ", ".join(f"{value:.4g}" for value in values)
+        return notes
+
+
+class Gradients(Protocol):
+    """Sets the gradient of E_q[−log p(y∣f)] + share KL(q∥p), per row, in every parameter."""
+
+    def begin_epoch(self, prior: Prior, share: float) -> None:
+        """Takes p(θ), and the weight of the KL term over N, for the steps to come."""
+
+    def accumulate(self, inputs: Inputs, loss: Loss) -> Tensor:
+        """Adds an unbiased estimate of the gradient to those of the parameters.
+
+        Returns:
+            The loss, detached.
+        """
+
+
+@final
+class ByRow:
+    """Independent weights: outputs that are drawn for each row, and the closed form of the KL term.
+
+    Args:
+        random: the random weights of the network, where they meet the data.
+        weights: the same weights, in their flat order.
+        scale: their sds.
+        estimator: "local_reparameterization", "flipout" or "reparameterization".
+        samples: S.
+    """
+
+    def __init__(self, random: RandomWeights, weights: Weights, scale: LogScale, estimator: str, samples: int) -> None:
+        self._random, self._weights, self._scale = random, weights, scale
+        self._estimator, self._samples = estimator, samples
+        self._means = weights.parameters(random.module)
+        self._of: tuple[Prior, float] | None = None
+
+    def begin_epoch(self, prior: Prior, share: float) -> None:
+        """The KL term's pull on means and sds."""
+        if self._of is not None and self._of[0] is prior and self._of[1] == share:
+            return
+        self._of, self._share = (prior, share), share
+        self._pull = PriorPull(prior, self._weights, self._means, share)
+        diagonal = self._weights.unflat(share * prior.structured(self._weights.dim).diagonal())
+        self._diagonal = {name: compact(diagonal[name].to(mean)) for name, mean in self._means.items()}
+
+    def accumulate(self, inputs: Inputs, loss: Loss) -> Tensor:
+        """The gradient of drawn outputs, and that of the KL term."""
+        sds = self._scale.leaves()
+        gaussians = {name: GaussianTensor(mean, sds[name]) for name, mean in self._means.items()}
+        value = loss(self._random.passes(gaussians, inputs, estimator=self._estimator, samples=self._samples))
+        value.backward()
+        # KL(q∥p) has the gradient P₀ (μ − m) in the means, and diag(P₀) σ − 1/σ in the sds.
+        self._pull.add_gradient()
+        for name, sd in sds.items():
+            gradient = torch.zeros_like(sd) if sd.grad is None else sd.grad  # none: it is not in use
+            sd.grad = gradient.addcmul_(sd.detach(), self._diagonal[name])
+        self._scale.carry(sds, self._share)
+        return value.detach()
+
+
+@final
+class AtDraws:
+    """Weights of any family, drawn once for all rows of a pass, and the KL term in closed form or at the same draws.
+
+    Sticking the landing takes log q(θ) − log p(θ) at the draws for the KL term, with q held in log q. The part of the
+    gradient that is left out has mean zero, and what is left vanishes draw by draw where q is the posterior (Roeder, Wu
+    & Duvenaud 2017, "Sticking the landing: simple, lower-variance gradient estimators for variational inference",
+    Eq. 8): the slope in θ alone, −∂log p(θ)/∂θ − Σ⁻¹(θ − μ), is carried on to μ and Σ.
+
+    Args:
+        module: the network.
+        weights: which are random.
+        family: how they scatter.
+        samples: S.
+        sticking: whether the KL term is taken at the draws.
+    """
+
+    def __init__(self, module: nn.Module, weights: Weights, family: Family, samples: int, *, sticking: bool) -> None:
+        self._module, self._weights, self._family, self._samples = module, weights, family, samples
+        self._sticking = sticking
+
+    def begin_epoch(self, prior: Prior, share: float) -> None:
+        """p(θ), and the weight of the KL term."""
+        self._prior, self._share = prior, share
+        self._precision, self._centre = prior.structured(self._weights.dim), prior.centre(self._weights.dim)
+
+    def accumulate(self, inputs: Inputs, loss: Loss) -> Tensor:
+        """The gradient at drawn weights, and that of the KL term."""
+        noise = self._family.noise(self._samples)
+        values = at_offsets(self._module, self._weights, noise)
+        value = loss(passes_at(self._module, values, inputs))
+        if self._sticking:
+            theta = self._weights.flatten(values)
+            kl = (self._slope(theta, noise) * theta).sum() / self._samples
+        else:
+            mean = self._weights.flatten(self._weights.parameters(self._module))
+            kl = kl_divergence(self._family, mean, self._prior)
+        (value + self._share * kl).backward()
+        return value.detach()
+
+    @torch.no_grad()
+    def _slope(self, theta: Tensor, noise: Tensor) -> Tensor:
+        """∂ (log q − log p)/∂θ with q held, shape (S, P)."""
+        offset = theta.to(torch.float64) - self._centre.to(theta.device)
+        pull: Tensor = self._precision.multiply(offset.mT).mT
+        return pull.to(theta) - self._family.solve(noise)
+
+
+def at_offsets(module: nn.Module, weights: Weights, noise: Tensor) -> dict[str, Tensor]:
+    """The random parameters of a module moved by offsets (S, P), (S, *shape) by name, in the graph of both."""
+    offsets = weights.unflat(noise)  # zero where a mask leaves entries out: those are trained as they are
+    return {name: mean + offsets[name].to(mean) for name, mean in weights.parameters(module).items()}
 
 
 @final
@@ -102,7 +329,7 @@ class NegativeBound:
         self._present = self.likelihood
         self._gradients.begin_epoch(self.prior, self._weight / self._rows)
 
-    def estimate(self, inputs: Any, targets: Tensor) -> Tensor:
+    def estimate(self, inputs: Inputs, targets: Tensor) -> Tensor:
         """Sets every gradient to that of the objective over N, as a minibatch of B rows tells it.
 
         Returns:

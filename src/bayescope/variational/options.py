@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, final
 
 from bayescope import checks
-from bayescope.errors import InputError, UnsupportedError
+from bayescope.errors import InputError, OptionError, UnsupportedError
 from bayescope.keywords import picked
 from bayescope.reparameterization import ESTIMATORS
 from bayescope.training.options import MakeOptimizer, ScheduleKeywords, TrainingOptions
 from bayescope.training.training import EPOCHS
-from bayescope.variational import initialization
 
 MEAN_FIELD, LOW_RANK, FULL = "mean_field", "low_rank", "full"
 STICKING_THE_LANDING, REPARAMETERIZATION = "sticking_the_landing", "reparameterization"
@@ -22,6 +21,7 @@ ESTIMATORS_OF = {
     FULL: (STICKING_THE_LANDING, REPARAMETERIZATION),
 }
 EVIDENCE = "evidence"
+LAPLACE = "laplace"
 IVON = "ivon"
 _NAMED_OPTIMIZERS = ("adam", "sgd", IVON)
 _DEFAULT_RANK = 10
@@ -100,8 +100,24 @@ class VariationalOptions:
         return cls(
             training, natural, warmup, family, rank, _estimator(estimator, family, natural=natural),
             checks.count("samples", samples), checks.positive_number("kl_weight", kl_weight),
-            initialization.checked(initial_sd), groups,
+            _first_sd(initial_sd), groups,
         )  # fmt: skip
+
+
+def _first_sd(initial_sd: Any) -> Any:
+    """A positive number, a positive array, "laplace" or ``None``.
+
+    Raises:
+        OptionError: for another name.
+        InputError: if a number is not positive.
+    """
+    if initial_sd is None:
+        return None
+    if isinstance(initial_sd, str):
+        if initial_sd != LAPLACE:
+            raise OptionError.unknown("initial_sd", initial_sd, [LAPLACE])
+        return initial_sd
+    return checks.positive("initial_sd", initial_sd)
 
 
 def check_groups(prior_precision: Any, groups: Any) -> None:

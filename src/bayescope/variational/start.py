@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -9,29 +10,48 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from bayescope.curvature import fit_curvature
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.laplace.groups import PriorGroups
+from bayescope.likelihoods import Likelihood
+from bayescope.network.batches import row_totals
 from bayescope.network.forward import owned, reading
-from bayescope.network.inputs import call
+from bayescope.network.inputs import call, take_rows
+from bayescope.network.model import NetworkModel
 from bayescope.network.network import Network
 from bayescope.network.priors import network_prior
 from bayescope.network.random_weights import RandomWeights
 from bayescope.network.weights import Weights
 from bayescope.precision import DiagonalPrecision
 from bayescope.priors import Prior
-from bayescope.training.sharing import mean_square
+from bayescope.reparameterization import gaussian_kl
+from bayescope.training.minibatches import mean_square
+from bayescope.training.objective import log_likelihood
 from bayescope.training.training import Training
 from bayescope.variational.families import Family, Full, LogScale, LowRank, MeanField
-from bayescope.variational.gradients import AtDraws, ByRow, Gradients, StickingTheLanding
-from bayescope.variational.hyperparameters import Hyperparameters
-from bayescope.variational.initialization import LAPLACE, capped, given_sds, laplace_sds, layer_sds
 from bayescope.variational.ivon import FIRST_CURVATURE, CurvatureScale, IvonGradients, IvonSteps, require_independent
-from bayescope.variational.options import EVIDENCE, FULL, LOW_RANK, STICKING_THE_LANDING, VariationalOptions, check_rank
+from bayescope.variational.objective import AtDraws, ByRow, Gradients, Hyperparameters
+from bayescope.variational.options import (
+    EVIDENCE,
+    FULL,
+    LAPLACE,
+    LOW_RANK,
+    STICKING_THE_LANDING,
+    VariationalOptions,
+    check_rank,
+)
 
 # A full covariance of more weights takes gigabytes, with its gradient and the optimiser's moments.
 MOST_FULL = 5000
 # Of a difference of precisions, relative to the smaller one.
 ROUNDING = 1e-12
+# Some twentieths of the weights that networks are initialised with, so that the first passes are close to the means'.
+FIRST_SD = 0.05
+# What Laplace's sds are cut to, and the rows and draws of the weights on which the bounds are compared.
+CAPS = (math.inf, 1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625)
+ROWS, DRAWS = 256, 8
+# Nats a weight by which two such bounds have to differ to be unlike.
+NOISE = 0.05
 
 
 @final
@@ -121,9 +141,7 @@ def by_gradients(start: Start) -> tuple[Family, Gradients]:
         if not sticking:
             random = RandomWeights.of(module, weights.names, start.training.rows.few[0])
             return family, ByRow(random, weights, scale, options.estimator, samples)
-    if sticking:
-        return family, StickingTheLanding(module, weights, family, samples)
-    return family, AtDraws(module, weights, family, samples)
+    return family, AtDraws(module, weights, family, samples, sticking=sticking)
 
 
 def _correlated(start: Start) -> LowRank | Full:
@@ -194,3 +212,82 @@ def _first_noise(training: Training, *, trained: bool) -> Tensor | None:
 
 def _is_laplace(initial_sd: Any) -> bool:
     return isinstance(initial_sd, str) and initial_sd == LAPLACE
+
+
+def given_sds(initial_sd: Tensor | None, weights: Weights) -> Tensor:
+    """The first sds as they are given, shape (P,), float64.
+
+    Raises:
+        InputError: if there is neither one number nor one for each random weight.
+    """
+    value = torch.as_tensor(FIRST_SD if initial_sd is None else initial_sd, dtype=torch.float64)
+    if value.ndim and value.shape != (weights.dim,):
+        raise InputError(
+            f"initial_sd: expected a number or one for each of {weights.dim} random weights, got shape "
+            f"{tuple(value.shape)}."
+        )
+    return value.expand(weights.dim).clone()
+
+
+def layer_sds(local: Mapping[str, Tensor], weights: Weights) -> Tensor:
+    """The sds that variational layers had, and `FIRST_SD` for what is random beside them, shape (P,), float64."""
+    shapes = dict(zip(weights.names, weights.shapes, strict=True))
+    first = {name: local.get(name, torch.full(shape, FIRST_SD)).to(torch.float64) for name, shape in shapes.items()}
+    flat = weights.flatten(first)
+    if (flat <= 0).any():
+        raise InputError(
+            "weights: expected weights with an sd above 0, got fixed ones. Leave them out, or give initial_sd."
+        )
+    return flat
+
+
+def laplace_sds(
+    module: nn.Module, weights: Weights, data: Any, likelihood: Likelihood, prior: Prior, kl_weight: float
+) -> Tensor:
+    """1/√(H_pp/w + P₀_pp), shape (P,): Laplace's approximation with independent weights, at the present ones.
+
+    Args:
+        module: the network, at weights that it has been trained to.
+        weights: which are random.
+        data: as a training takes them.
+        likelihood: p(y∣f).
+        prior: p(θ).
+        kl_weight: w.
+    """
+    curvature = fit_curvature(module, data, likelihood=likelihood, weights=weights, structure="diagonal")
+    diagonal = curvature.precision.diagonal() / kl_weight
+    return (diagonal + prior.diagonal(weights.dim).to(diagonal.device)).rsqrt()
+
+
+def capped(sds: Tensor, training: Training, likelihood: Likelihood, prior: Prior, kl_weight: float) -> Tensor:
+    """Laplace's sds, none above c, for the largest c of `CAPS` whose bound on some rows is as high as any.
+
+    The curvature is that of the network's tangent: where it tells nothing of a weight its sd is the prior's, and the
+    network itself, unlike its tangent, does not bear thousands of weights being moved so far at once.
+
+    Args:
+        sds: shape (P,).
+        training: the module, its weights and the rows.
+        likelihood: p(y∣f).
+        prior: p(θ), with a diagonal precision.
+        kl_weight: w.
+    """
+    function = NetworkModel(training.module, training.weights, training.rows.outputs)
+    first = next(iter(training.rows.in_order(ROWS)), None)  # none on a process without rows
+    precision, centre = prior.diagonal(training.weights.dim).to(sds), prior.centre(training.weights.dim).to(sds)
+
+    def fit(cap: float) -> float:
+        if first is None:
+            return 0.0
+        inputs, targets = take_rows(first[0], slice(0, ROWS)), first[1][:ROWS]
+        q = DiagonalPrecision(sds.clamp(max=cap).square().reciprocal())
+        f = function.sampled(inputs, function.flat, q, DRAWS, torch.Generator().manual_seed(0))
+        return sum(float(log_likelihood(likelihood, of_draw, targets)) for of_draw in f) / DRAWS
+
+    local = 0 if first is None else min(ROWS, len(first[1]))
+    rows, *fits = row_totals(local, *map(fit, CAPS))
+    share = training.rows.rows / rows
+    divergences = [gaussian_kl(function.flat, sds.clamp(max=cap), precision, centre) for cap in CAPS]
+    bounds = [share * fit - kl_weight * float(kl) for fit, kl in zip(fits, divergences, strict=True)]
+    enough = max(bounds) - NOISE * len(sds)
+    return sds.clamp(max=next(cap for cap, found in zip(CAPS, bounds, strict=True) if found >= enough))

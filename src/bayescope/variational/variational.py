@@ -34,11 +34,10 @@ from bayescope.training.minibatches import Minibatches
 from bayescope.training.options import TrainingOptions
 from bayescope.training.training import Training, prepared, suits_lbfgs
 from bayescope.training.watch import Validation
-from bayescope.variational.elbo import Bound, Draws, RowDraws, WeightDraws, affordable, bound
+from bayescope.variational.elbo import Bound, Draws, affordable, bound, row_draws, weight_draws
 from bayescope.variational.families import Family
-from bayescope.variational.gradients import at_offsets
 from bayescope.variational.ivon import IvonSteps
-from bayescope.variational.objective import NegativeBound, VariationalNetwork
+from bayescope.variational.objective import NegativeBound, VariationalNetwork, at_offsets
 from bayescope.variational.options import MEAN_FIELD, VariationalKeywords, VariationalOptions, check_groups
 from bayescope.variational.start import Start, by_gradients, with_ivon, without_padding
 
@@ -169,9 +168,9 @@ def _posterior(
     rows, source, likelihood = training.rows, training.order, objective.likelihood
 
     def draws() -> Iterator[Draws]:  # one by one: their first looks at the network are cut short by Ctrl-C as well
-        yield WeightDraws(function, precision, objective.prior, likelihood, rows, kl, source)
+        yield weight_draws(function, precision, objective.prior, likelihood, rows, kl, source)
         if options.family == MEAN_FIELD:
-            yield RowDraws(function, precision, likelihood, rows, source)
+            yield row_draws(function, precision, likelihood, rows, source)
 
     most = affordable(len(function.flat), rows.rows, outcome.epochs * options.samples)
     judged = hyperparameters.refitted(bound(draws(), rows, kl, most))
