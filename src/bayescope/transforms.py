@@ -37,14 +37,6 @@ class Transform(Protocol):
         """The log of the volume change, log∣det ∂forward(u)/∂u∣, shape (...)."""
 
 
-@runtime_checkable
-class TransformWithMoments(Transform, Protocol):
-    """A transform that knows the first two moments of its image of a Gaussian."""
-
-    def moments(self, mean: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean (P,) and covariance (P, P) of forward(u) for u ~ N(mean, covariance)."""
-
-
 @stored("named_transforms")
 @final
 @dataclass(frozen=True)
@@ -218,10 +210,10 @@ def check_at(transform: Transform, u: Tensor) -> None:
 def pushforward_moments(transform: Transform, mean: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
     """Mean (P,) and covariance (P, P) of x = forward(u) for u ~ N(mean, covariance).
 
-    By the transform's own `moments` where it has them, as the named ones do; else by 2¹⁴ fixed quasi-Monte-Carlo nodes
-    (scrambled Sobol' points, always the same), whose error in smooth cases is about 1e-4 of a standard deviation.
+    By the moments of the named transforms; for others by 2¹⁴ fixed quasi-Monte-Carlo nodes (scrambled Sobol' points,
+    always the same), whose error in smooth cases is about 1e-4 of a standard deviation.
     """
-    if isinstance(transform, TransformWithMoments):
+    if isinstance(transform, NamedTransforms):
         return transform.moments(mean, covariance)
     factor = torch.linalg.cholesky(covariance)
     x = transform.forward(mean + normal_nodes(mean.shape[0], MOMENT_NODES) @ factor.mT)

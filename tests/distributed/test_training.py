@@ -272,7 +272,7 @@ def chains() -> tuple[Any, int]:
 
 def plan(data: Any) -> tuple[DrawPlan, int]:
     """When chains are read by default, and how many rows there are."""
-    rows = Minibatches(data, network(), bs.likelihood("categorical"), SIZE, torch.Generator())
+    rows = Minibatches(data, network(), bs.Categorical(), SIZE, torch.Generator())
     return DrawPlan.of({"draws": 10, "burn_in": None, "thin": None, "cycles": None}, rows), rows.rows
 
 

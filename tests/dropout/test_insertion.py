@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bayescope.dropout.insertion import calling_order, calls_dropout, insert, own_dropout
 from bayescope.dropout.mc_dropout import mc_dropout
+from bayescope.dropout.network import calling_order, calls_dropout, insert, own_dropout
 from bayescope.errors import InputTypeError, OptionError, UnsupportedError
 from bayescope.likelihoods import Gaussian
 from tests.dropout.networks import Functional, Switched, Tokens, encoder

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from bayescope.dropout.concrete import ConcreteDropout
-from bayescope.dropout.insertion import insert
 from bayescope.dropout.mc_dropout import LearntRate
+from bayescope.dropout.network import insert
 from bayescope.likelihoods import Gaussian
 from bayescope.network.weights import Weights
 from bayescope.priors import Prior

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from bayescope.dropout.passes import DropoutPasses, best_noise, squared_residuals
+from bayescope.dropout.network import DropoutPasses, best_noise, squared_residuals
 from bayescope.errors import ConvergenceError, InputError
 from bayescope.likelihoods import Gaussian
 from bayescope.network.forward import reading

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bayescope.dropout.insertion import insert
+from bayescope.dropout.network import insert
 from bayescope.dropout.weight_decay import dropout_prior, noise_variance, rates_behind_dropout
 from bayescope.errors import UnsupportedError
 from bayescope.likelihoods import Gaussian

@@ -1,7 +1,6 @@
 """The log joint and its gradient against the module itself."""
 
 import threading
-from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +8,7 @@ from torch import nn
 
 from bayescope.linear import LinearDensity
 from bayescope.log_density import LogDensity
+from bayescope.network.priors import network_prior
 from bayescope.sampling import NetworkDensity
 from tests.network.networks import numbers
 from tests.sampling.networks import CASES, REAL, Case, X, compiled, written_out
@@ -46,10 +46,10 @@ class TestEveryNetwork:
 
 @pytest.mark.parametrize("name", ["tanh", "gelu"])
 def test_blocks_of_rows_change_nothing(name):
-    density, _, chosen = compiled(CASES[name])
-    theta, prior = numbers(chosen.dim, seed=7), density.prior
-    times = 1 + 2000 // len(density.targets)  # more rows than are read at once
-    many = replace(density, inputs=torch.cat([density.inputs] * times), targets=torch.cat([density.targets] * times))
+    case = CASES[name]
+    times = 1 + 2000 // len(case.x)  # more rows than are read at once
+    many, _, chosen = compiled(case._replace(x=torch.cat([case.x] * times), y=torch.cat([case.y] * times)))
+    theta, prior = numbers(chosen.dim, seed=7), network_prior(case.prior_precision, chosen)
     of_prior = prior.log_prob(theta), prior.gradient(theta)
     found = many.value_and_gradient(theta)
     for mine, once, other in zip(found, written_out(CASES[name], theta), of_prior, strict=True):

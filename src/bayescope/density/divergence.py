@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, final, runtime_checkable
+from typing import final
 
 import torch
 from torch import Tensor
 
-from bayescope.density.problem import pose
+from bayescope.density.problem import LogProb, WithDensity, pose
 from bayescope.errors import ConvergenceError, ConvergenceWarning, UnsupportedError, warn
 from bayescope.posterior import GaussianPosterior, MixturePosterior
 from bayescope.process_state import one_thread
@@ -26,20 +26,10 @@ _DOUBLINGS, _ZOOMS = 60, 12
 _TOLERANCE, _LOOSE = 1e-8, 1e-3
 
 
-@runtime_checkable
-class _Normalised(Protocol):
-    """What a posterior with a density offers."""
-
-    @property
-    def mean(self) -> Tensor: ...
-
-    @property
-    def covariance(self) -> Tensor: ...
-
-    def log_prob(self, theta: Any) -> Tensor: ...
+Side = WithDensity | LogProb
 
 
-def kl(p: Any, q: Any) -> Tensor:
+def kl(p: Side, q: Side) -> Tensor:
     """KL(p‖q) = ∫ p log(p/q), in nats, a float64 scalar.
 
     For two Gaussian posteriors with the same transform, with precisions Λ and covariances Σ in unconstrained
@@ -67,13 +57,13 @@ def kl(p: Any, q: Any) -> Tensor:
         return _integrated(p, q)
 
 
-def _integrated(p: Any, q: Any) -> Tensor:
+def _integrated(p: Side, q: Side) -> Tensor:
     """The divergence KL(p‖q) by quadrature over one or two coordinates."""
     frame = _frame(p, q)
     log_p, log_q = _coordinates(p, frame), _coordinates(q, frame)
     box_p = _box(log_p, frame)
-    normaliser_p = _zero if isinstance(p, _Normalised) else _log_integral(log_p, box_p)
-    normaliser_q = _zero if isinstance(q, _Normalised) else _log_integral(log_q, _box(log_q, frame))
+    normaliser_p = _zero if isinstance(p, WithDensity) else _log_integral(log_p, box_p)
+    normaliser_q = _zero if isinstance(q, WithDensity) else _log_integral(log_q, _box(log_q, frame))
 
     def integral(nodes: int) -> Tensor:
         points, log_cell = _grid(box_p, nodes)
@@ -110,10 +100,10 @@ class _IntegralFrame:
         return self.centre.shape[0]
 
 
-def _frame(p: Any, q: Any) -> _IntegralFrame:
-    known = [side for side in (p, q) if isinstance(side, _Normalised)]
+def _frame(p: Side, q: Side) -> _IntegralFrame:
+    known = [side for side in (p, q) if isinstance(side, WithDensity)]
     for side in (p, q):
-        if not isinstance(side, _Normalised) and not callable(side):
+        if not isinstance(side, WithDensity) and not callable(side):
             raise UnsupportedError(
                 f"kl: expected posteriors with a density (Gaussian or mixture) or functions, got {type(side).__name__}."
             )
@@ -125,16 +115,16 @@ def _frame(p: Any, q: Any) -> _IntegralFrame:
             f"kl: expected two Gaussian posteriors with the same transform, or one or two dimensions, got {dim}."
         )
     # Its own coordinates show all of p; a function, which has none, is taken over the range of the other's.
-    side = p if isinstance(p, _Normalised) else q
+    side = known[0]
     gaussian = side.components[0] if isinstance(side, MixturePosterior) else side
     if isinstance(gaussian, GaussianPosterior) and gaussian.transform is not None:
         return _IntegralFrame(gaussian.transform, gaussian.location, gaussian.precision.marginal_variance().sqrt())
     return _IntegralFrame(None, side.mean, side.covariance.diagonal().sqrt())
 
 
-def _coordinates(side: Any, frame: _IntegralFrame) -> Callable[[Tensor], Tensor]:
+def _coordinates(side: Side, frame: _IntegralFrame) -> Callable[[Tensor], Tensor]:
     """The log density over u, −∞ where it is undefined."""
-    density = side if isinstance(side, _Normalised) else pose(side, frame.dim).target
+    density = side if isinstance(side, WithDensity) else pose(side, frame.dim).target
 
     @torch.no_grad()
     def log_density(u: Tensor) -> Tensor:

@@ -5,30 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, final, runtime_checkable
+from typing import final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.density.problem import pose
+from bayescope.density.problem import LogProb, WithDensity, pose
 from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError, warn
-
-
-@runtime_checkable
-class Proposal(Protocol):
-    """A normalised density that can be drawn from."""
-
-    @property
-    def mean(self) -> Tensor:
-        """The mean E_q[θ], shape (P,)."""
-
-    def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
-        """n draws, shape (n, P)."""
-
-    def log_prob(self, theta: Any) -> Tensor:
-        """log q(θ), shape (...) for θ of shape (..., P)."""
+from bayescope.posterior import GaussianPosterior, MixturePosterior
 
 
 @final
@@ -53,7 +39,11 @@ class ImportanceResult:
 
 
 def importance(
-    log_density: Any, posterior: Any, *, draws: int = 4000, generator: torch.Generator | int | None = None
+    log_density: LogProb,
+    posterior: GaussianPosterior | MixturePosterior,
+    *,
+    draws: int = 4000,
+    generator: torch.Generator | int | None = None,
 ) -> ImportanceResult:
     """Corrects the evidence of a Gaussian or mixture approximation q by Pareto-smoothed importance sampling.
 
@@ -74,7 +64,7 @@ def importance(
     Warns:
         ConvergenceWarning: if k̂ is above 0.7.
     """
-    if not isinstance(posterior, Proposal):
+    if not isinstance(posterior, WithDensity):
         raise UnsupportedError(
             f"importance: expected a posterior with a density (Gaussian or mixture), got {type(posterior).__name__}."
         )

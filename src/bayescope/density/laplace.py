@@ -12,7 +12,7 @@ from scipy.optimize import OptimizeResult, minimize
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.density.problem import Problem, pose, starting_points
+from bayescope.density.problem import LogProb, Problem, pose, starting_points
 from bayescope.errors import (
     BayescopeError,
     ConvergenceError,
@@ -33,7 +33,7 @@ _STARTS_A_ROUND = 8
 
 @overload
 def laplace(
-    log_density: Any,
+    log_density: LogProb,
     start: Any,
     *,
     modes: Literal[1] = 1,
@@ -45,7 +45,7 @@ def laplace(
 
 @overload
 def laplace(
-    log_density: Any,
+    log_density: LogProb,
     start: Any,
     *,
     modes: int,
@@ -56,7 +56,7 @@ def laplace(
 
 
 def laplace(
-    log_density: Any,
+    log_density: LogProb,
     start: Any,
     *,
     modes: int = 1,

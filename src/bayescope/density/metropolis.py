@@ -11,14 +11,14 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.density.diagnosis import diagnosed
 from bayescope.density.nuts import chain_starts
-from bayescope.density.problem import pose, starting_points
+from bayescope.density.problem import LogProb, pose, starting_points
 from bayescope.errors import InputError
 from bayescope.log_density import LogDensity
 from bayescope.posterior import DrawsPosterior, Record
 
 
 def metropolis(
-    log_density: Any,
+    log_density: LogProb,
     start: Any,
     *,
     transform: Any = None,

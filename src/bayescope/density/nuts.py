@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.density.diagnosis import diagnosed
-from bayescope.density.problem import pose, starting_points
+from bayescope.density.problem import LogProb, pose, starting_points
 from bayescope.errors import ConvergenceError, InputError
 from bayescope.log_density import LogDensity, curvature_scale
 from bayescope.posterior import DrawsPosterior, Record
@@ -30,7 +30,7 @@ from bayescope.progress import progress_bar
 
 
 def nuts(
-    log_density: Any,
+    log_density: LogProb,
     dim: int,
     *,
     transform: Any = None,

@@ -12,9 +12,13 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError
 from bayescope.log_density import CallableDensity, LogDensity
+from bayescope.posterior import GaussianPosterior, MixturePosterior
 from bayescope.transforms import Transform, check_at, resolve, unconstrain
 
-Function = Callable[[Tensor], Tensor] | LogDensity
+# What every inference takes: a function from a float64 tensor (P,) to a scalar tensor, or a density as a whole.
+LogProb = Callable[[Tensor], Tensor] | LogDensity
+# The posteriors that have a density.
+WithDensity = GaussianPosterior | MixturePosterior
 
 
 @final
@@ -33,7 +37,7 @@ class Problem:
     unconstrained: LogDensity
 
 
-def pose(log_density: Any, dim: int, transform: Any = None, *, differences: bool = False) -> Problem:
+def pose(log_density: LogProb, dim: int, transform: Any = None, *, differences: bool = False) -> Problem:
     """The problem that a user's log density and ``transform=`` make.
 
     Args:

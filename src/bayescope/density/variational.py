@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.density.laplace import climbed, find_mode
-from bayescope.density.problem import Problem, pose, starting_points
+from bayescope.density.problem import LogProb, Problem, pose, starting_points
 from bayescope.errors import BayescopeError, ConvergenceError, ConvergenceWarning, InputError, warn
 from bayescope.log_density import LogDensity, curvature_scale
 from bayescope.posterior import GaussianPosterior, Record
@@ -37,7 +37,7 @@ _FAR, _WIDE = 1e9, 40.0
 
 
 def variational(
-    log_density: Any,
+    log_density: LogProb,
     dim: int,
     *,
     family: str = "full",

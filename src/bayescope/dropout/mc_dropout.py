@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, Unpack, final
 
@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from bayescope import checks
 from bayescope.dropout.concrete import ConcreteDropout
-from bayescope.dropout.network import Stochastic, shortened
-from bayescope.dropout.passes import DropoutPasses, best_noise, squared_residuals
+from bayescope.dropout.network import DropoutPasses, Stochastic, best_noise, shortened, squared_residuals
 from bayescope.dropout.weight_decay import dropout_prior, noise_variance, rates_behind_dropout
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
 from bayescope.keywords import takes
@@ -205,8 +204,7 @@ def mc_dropout(
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}.")
     trains = data is not None and options["epochs"] != 0
-    decay = _WeightDecay(weight_decay, prior_precision, rows)
-    decay.check(has_data=data is not None)
+    _check_decay(weight_decay, prior_precision, rows, has_data=data is not None)
     if data is None:
         _refuse("data= to go with it", {"epochs": options["epochs"], "validation": options["validation"]})
     if not trains:
@@ -223,12 +221,12 @@ def mc_dropout(
     chosen = replace(chosen, generator=source)
     network = Stochastic.of(model, rate, before, seen=data is not None)
     if data is None:
-        return _as_it_is(network, decay.likelihood(likelihood, network, rows))
+        return _as_it_is(network, _with_noise(likelihood, weight_decay, prior_precision, network.rates(), rows))
     with prepared(chosen, network.module, data, resolve(likelihood), network.weights, inplace=True) as training:
         if rate is not None:
             network = network.inserted(rate, before, training.rows.few[0])
         _look(network, training)
-        noisy = decay.likelihood(likelihood, network, training.rows.rows)
+        noisy = _with_noise(likelihood, weight_decay, prior_precision, network.rates(), training.rows.rows)
         notes, trace = {"rows": f"{training.rows.rows:,}"}, _NO_TRACE
         if trains:
             prior = network_prior(1.0 if prior_precision is None else prior_precision, network.weights)
@@ -278,51 +276,43 @@ def _posterior(
     return ImplicitPosterior(function.flat, DropoutPasses(network.module), record, function, likelihood)
 
 
-@final
-@dataclass(frozen=True)
-class _WeightDecay:
-    """What a weight decay was given with, which together tell the noise."""
+def _check_decay(weight_decay: float | None, prior_precision: Any, rows: int | None, *, has_data: bool) -> None:
+    """Refuses what does not go together.
 
-    value: float | None
-    prior_precision: Any
-    rows: int | None
+    Raises:
+        InputError: if something is missing.
+        UnsupportedError: if something has no use.
+    """
+    if weight_decay is not None and (prior_precision is None or (rows is None and not has_data)):
+        raise InputError(
+            "weight_decay: expected prior_precision= to go with it, and rows= where no data are given, for the "
+            "noise that follows from them, 2 N λ/((1 − r) l²)."
+        )
+    if rows is not None and (has_data or weight_decay is None):
+        raise UnsupportedError(
+            f"rows: expected None but for a weight_decay= without data, got {rows!r}. The rows of data are counted."
+        )
 
-    def check(self, *, has_data: bool) -> None:
-        """Refuses what does not go together.
 
-        Raises:
-            InputError: if something is missing.
-            UnsupportedError: if something has no use.
-        """
-        if self.value is not None and (self.prior_precision is None or (self.rows is None and not has_data)):
-            raise InputError(
-                "weight_decay: expected prior_precision= to go with it, and rows= where no data are given, for the "
-                "noise that follows from them, 2 N λ/((1 − r) l²)."
-            )
-        if self.rows is not None and (has_data or self.value is None):
-            raise UnsupportedError(
-                f"rows: expected None but for a weight_decay= without data, got {self.rows!r}. The rows of data are "
-                "counted."
-            )
+def _with_noise(
+    given: str | Likelihood, weight_decay: float | None, prior_precision: Any, rates: Sequence[float], rows: int | None
+) -> Likelihood:
+    """The likelihood that was given, with its noise where that follows from the weight decay.
 
-    def likelihood(self, given: str | Likelihood, network: Stochastic, rows: int | None) -> Likelihood:
-        """The likelihood that was given, with its noise where that follows.
-
-        Raises:
-            UnsupportedError: if it has a noise already, or is no Gaussian.
-        """
-        likelihood = resolve(given)
-        if self.value is None:
-            return likelihood
-        if likelihood.noise_variance is None or not (isinstance(given, str) or likelihood.learnable):
-            raise UnsupportedError(
-                "weight_decay: expected a Gaussian likelihood whose noise it tells, 'gaussian' or "
-                f"bs.Gaussian('evidence'), got {given!r}. Leave weight_decay out, or the noise."
-            )
-        decay = checks.positive_number("weight_decay", self.value)
-        precision = checks.positive_number("prior_precision", self.prior_precision)
-        noise = noise_variance(decay, precision, network.rates(), checks.count("rows", rows))
-        return likelihood.with_noise_variance(noise)
+    Raises:
+        UnsupportedError: if it has a noise already, or is no Gaussian.
+    """
+    likelihood = resolve(given)
+    if weight_decay is None:
+        return likelihood
+    if likelihood.noise_variance is None or not (isinstance(given, str) or likelihood.learnable):
+        raise UnsupportedError(
+            "weight_decay: expected a Gaussian likelihood whose noise it tells, 'gaussian' or "
+            f"bs.Gaussian('evidence'), got {given!r}. Leave weight_decay out, or the noise."
+        )
+    decay = checks.positive_number("weight_decay", weight_decay)
+    precision = checks.positive_number("prior_precision", prior_precision)
+    return likelihood.with_noise_variance(noise_variance(decay, precision, rates, checks.count("rows", rows)))
 
 
 def _refuse(needed: str, given: Mapping[str, object]) -> None:

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from bayescope.errors import UnsupportedError
 from bayescope.network.dropout import Call, attention_in_calls, dropout_calls, switched_on, switches_of
 from bayescope.network.forward import owned, reading
-from bayescope.network.inputs import call, map_tensors, take_rows, tensors
+from bayescope.network.inputs import Inputs, call, map_tensors, take_rows, tensors
 from bayescope.network.weights import Weights
 from bayescope.priors import Prior
 
@@ -173,7 +173,7 @@ _PRODUCTS = frozenset({
 })  # fmt: skip
 
 
-def rates_behind_dropout(module: nn.Module, inputs: Any) -> dict[str, float]:
+def rates_behind_dropout(module: nn.Module, inputs: Inputs) -> dict[str, float]:
     """The rate of the dropout that the inputs of each matrix come from, by the parameter's name; others are left out.
 
     A matrix has a rate where all of its inputs are zero when they are dropped, whatever stands between (`Zeros`), and

@@ -20,8 +20,7 @@ from bayescope.keywords import takes
 from bayescope.likelihoods import Likelihood, resolve
 from bayescope.module_copies import module_copy
 from bayescope.network.batches import row_totals
-from bayescope.network.guard import unwrapped
-from bayescope.network.inputs import count_rows, map_arrays, map_tensors
+from bayescope.network.inputs import Inputs, count_rows, map_arrays, map_tensors
 from bayescope.network.model import NetworkModel
 from bayescope.network.priors import network_prior
 from bayescope.posterior import DrawsPosterior, MixturePosterior, PointPosterior, Record
@@ -60,7 +59,7 @@ class Trained:
     """
 
     functions: list[NetworkModel]
-    few: Any
+    few: Inputs
     rows: int
     prior: Prior
     outcomes: list[Outcome]
@@ -391,7 +390,7 @@ def _posterior(
     return MixturePosterior(log_weights, points, record, functions[0], likelihood)
 
 
-def _alike(functions: Sequence[NetworkModel], few: Any) -> bool:
+def _alike(functions: Sequence[NetworkModel], few: Inputs) -> bool:
     """Whether the members are one function of their random weights: nothing else in them differs."""
     first = functions[0]
     for function in functions[1:]:

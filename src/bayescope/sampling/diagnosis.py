@@ -15,7 +15,7 @@ from torch import Tensor
 from bayescope.density import Mixing, convergence
 from bayescope.likelihoods import Likelihood
 from bayescope.models import Model
-from bayescope.network.inputs import count_rows, map_tensors, take_rows
+from bayescope.network.inputs import Inputs, count_rows, map_tensors, take_rows
 
 # Predictions are diagnosed at no more rows than these, evenly spaced over those given, and fewer where those of all
 # draws would be more numbers than that. Weights are diagnosed where all draws of them are no more.
@@ -24,7 +24,7 @@ DIAGNOSED_NUMBERS = 2**25
 
 
 def prediction_diagnosis(
-    function: Model, draws: Tensor, inputs: Any, likelihood: Likelihood, *, numbers: int = DIAGNOSED_NUMBERS
+    function: Model, draws: Tensor, inputs: Inputs, likelihood: Likelihood, *, numbers: int = DIAGNOSED_NUMBERS
 ) -> Mixing:
     """R-hat and effective draws of E(y∣f(x, θ)) at N inputs, shape (N, K), for K outcome columns.
 
@@ -53,7 +53,7 @@ def prediction_diagnosis(
     )
 
 
-def diagnosed_rows(inputs: Any, most: int = DIAGNOSED_ROWS) -> Any:
+def diagnosed_rows(inputs: Inputs, most: int = DIAGNOSED_ROWS) -> Any:
     """At most this many of the rows of checked inputs, evenly spaced."""
     rows = count_rows(inputs)
     if rows <= most:

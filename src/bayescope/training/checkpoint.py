@@ -231,12 +231,9 @@ def _write(content: Any, path: Path) -> None:
 def _from_first(processes: Processes, state: dict[str, Any] | None) -> dict[str, Any] | None:
     """What rank 0 has, on every process."""
     content = io.BytesIO()
-    if processes.first:
-        torch.save(state, content)
-    written = torch.frombuffer(bytearray(content.getvalue() or b"\0"), dtype=torch.uint8)
-    size = max(processes.gather(len(content.getvalue())))
-    received = written if processes.first else torch.zeros(size, dtype=torch.uint8)
-    processes.share([received])
+    torch.save(state, content)
+    written = torch.frombuffer(bytearray(content.getvalue()), dtype=torch.uint8)
+    received = processes.gather(written if processes.first else None)[0]
     found: dict[str, Any] | None = torch.load(io.BytesIO(received.numpy().tobytes()), weights_only=True)
     return state if processes.first else found
 

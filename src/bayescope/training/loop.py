@@ -16,7 +16,7 @@ from torch.optim import LBFGS, Optimizer
 from bayescope import checks
 from bayescope.errors import BayescopeError, ConvergenceError, ConvergenceWarning, InputError
 from bayescope.network.forward import compiled
-from bayescope.network.inputs import explained
+from bayescope.network.inputs import Inputs, explained
 from bayescope.priors import Prior
 from bayescope.private_draws import PrivateDraws, RandomSource, present_source
 from bayescope.process_state import threads_for
@@ -274,7 +274,7 @@ class Loop:
             self._optimizer.step(evaluate)  # type: ignore[arg-type]  # torch's optimisers take a closure of a tensor
         return first[0]
 
-    def _estimate(self, inputs: Any, targets: Tensor) -> Tensor:
+    def _estimate(self, inputs: Inputs, targets: Tensor) -> Tensor:
         with explained(self._module, inputs):
             try:
                 return self._objective.estimate(inputs, targets)

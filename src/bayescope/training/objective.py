@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bayescope.errors import InputError
 from bayescope.likelihoods import Likelihood, read_targets
 from bayescope.network.batches import row_total, row_totals
-from bayescope.network.inputs import call
+from bayescope.network.inputs import Inputs, call
 from bayescope.network.weights import Weights
 from bayescope.priors import Prior
 from bayescope.training.stack import Stack
@@ -74,7 +74,7 @@ class Objective(Protocol):
         of the module that is trained: a checkpoint keeps those.
         """
 
-    def estimate(self, inputs: Any, targets: Tensor) -> Tensor:
+    def estimate(self, inputs: Inputs, targets: Tensor) -> Tensor:
         """Sets every gradient to that of the objective over N, as B rows with canonical targets (B, S, ...) tell it.
 
         Returns:
@@ -153,7 +153,7 @@ class NegativeLogJoint:
         if self._noise is not None:  # which a checkpoint may have brought
             self.likelihood = self.likelihood.with_noise_variance(self._noise)
 
-    def estimate(self, inputs: Any, targets: Tensor) -> Tensor:
+    def estimate(self, inputs: Inputs, targets: Tensor) -> Tensor:
         """Sets every gradient to that of the objective over N, estimated from a minibatch.
 
         Args:

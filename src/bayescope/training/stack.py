@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from bayescope.errors import BayescopeError
 from bayescope.module_copies import module_copy
-from bayescope.network.inputs import call, map_tensors
+from bayescope.network.inputs import Inputs, call, map_tensors
 from bayescope.network.substitution import RecomputedWeightsError, substituted
 from bayescope.network.weights import Weights
 
@@ -60,7 +60,7 @@ class Stack(nn.Module):
         form = self._form[0]
         if form.training != (self.training and not self._evaluated):
             form.train(not form.training)
-        inputs: Any = kwargs or args
+        inputs: Inputs = kwargs or args
         tensors = [*self.values, *self.buffers()]
         if self._batched:
             try:
@@ -94,14 +94,14 @@ class Stack(nn.Module):
                 for name, value in zip(self.buffer_names, self.buffers(), strict=True):
                     module.get_buffer(name).copy_(value[m])
 
-    def _in_batches(self, inputs: Any) -> Tensor:
+    def _in_batches(self, inputs: Inputs) -> Tensor:
         """f by batched products, for networks of linear layers and activations: half of the time that vmap takes."""
         form, swapped = self._form[0], map_tensors(lambda tensor: tensor.transpose(0, 1), inputs)
         with _Batched(dict(zip(map(id, form.parameters()), self.values, strict=True))):
             f = call(form, swapped)
         return f.transpose(0, 1)
 
-    def _one(self, tensors: Sequence[Tensor], inputs: Any) -> Tensor:
+    def _one(self, tensors: Sequence[Tensor], inputs: Inputs) -> Tensor:
         """f of one network, whose buffers are written in place where it writes its own."""
         form = self._form[0]
         with substituted(form, [*form.parameters(), *form.buffers()], tensors):
@@ -149,7 +149,7 @@ _ACTIVATIONS = frozenset(
 )  # fmt: skip
 
 
-def obstacle(modules: Sequence[nn.Module], inputs: Any, *, evaluated: bool = False) -> str:
+def obstacle(modules: Sequence[nn.Module], inputs: Inputs, *, evaluated: bool = False) -> str:
     """Why networks cannot be trained in one pass for all, or nothing where they can.
 
     They have to have the same parameters and buffers, and to answer and change their buffers in one pass as each does
@@ -186,12 +186,12 @@ def obstacle(modules: Sequence[nn.Module], inputs: Any, *, evaluated: bool = Fal
     return "" if same else "one pass for all gives other answers than each network by itself"
 
 
-def for_each(inputs: Any, members: int) -> Any:
+def for_each(inputs: Inputs, members: int) -> Any:
     """The same rows for each of M networks, (N, M, …), without a copy."""
     return map_tensors(lambda tensor: tensor.unsqueeze(1).expand(-1, members, *tensor.shape[1:]), inputs)
 
 
-def _member(inputs: Any, m: int) -> Any:
+def _member(inputs: Inputs, m: int) -> Any:
     return map_tensors(lambda tensor: tensor.select(1, m), inputs)
 
 

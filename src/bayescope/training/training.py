@@ -19,8 +19,7 @@ from bayescope.likelihoods import Likelihood
 from bayescope.module_copies import module_copy
 from bayescope.network.batches import row_totals
 from bayescope.network.forward import reading
-from bayescope.network.guard import unwrapped
-from bayescope.network.inputs import call
+from bayescope.network.inputs import Inputs, call
 from bayescope.network.model import NetworkModel
 from bayescope.network.trace import trace
 from bayescope.network.weights import Weights, by_variance
@@ -193,7 +192,7 @@ def suits_lbfgs(module: nn.Module, rows: Minibatches) -> bool:
     return row_totals(not torch.equal(first, second))[0] == 0
 
 
-def chosen_weights(module: nn.Module, choice: Any, inputs: Any) -> Weights:
+def chosen_weights(module: nn.Module, choice: Any, inputs: Inputs) -> Weights:
     """The weights that a choice names; the last layer is found by tracing the network on a batch.
 
     Raises:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bayescope.errors import ConvergenceError, InputError
 from bayescope.network.batches import row_total
 from bayescope.network.forward import reading
-from bayescope.network.inputs import call, tensors
+from bayescope.network.inputs import Inputs, call, tensors
 from bayescope.training.minibatches import Minibatches
 from bayescope.training.objective import Objective, log_likelihood, nll_of_each
 from bayescope.training.stack import Stack, for_each
@@ -178,7 +178,7 @@ class Validation:
         return [] if self._stack is None else [*self._stack.parameters(), *self._stack.buffers()]
 
 
-def refuse_non_finite(inputs: Any, nll: float, epoch: int) -> NoReturn:
+def refuse_non_finite(inputs: Inputs, nll: float, epoch: int) -> NoReturn:
     """Says where a validation's −Σ log p(y∣f) that is no finite number comes from.
 
     Args:

@@ -6,6 +6,7 @@ step of an optimiser that moves a mean by lr changes a standard deviation by `PA
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Protocol, final
 
@@ -28,24 +29,30 @@ FEW = 10
 _NAME = "the variational covariance"
 
 
-class Family(Protocol):
+class Family(nn.Module, ABC):
     """N(0, Σ) over the P random weights: θ less its mean. What it returns is in the graph of its parameters."""
 
+    @abstractmethod
     def noise(self, n: int) -> Tensor:
         """n draws, shape (n, P), from torch's present random state."""
 
+    @abstractmethod
     def solve(self, offset: Tensor) -> Tensor:
         """Σ⁻¹ v for v of shape (n, P)."""
 
+    @abstractmethod
     def trace(self, precision: Precision) -> Tensor:
         """tr(P₀ Σ), a float64 scalar."""
 
+    @abstractmethod
     def logdet(self) -> Tensor:
         """The log determinant of the covariance, log∣Σ∣, a float64 scalar."""
 
+    @abstractmethod
     def variance(self) -> Tensor:
         """The diagonal of Σ, shape (P,), float64."""
 
+    @abstractmethod
     def precision(self) -> Precision:
         """Σ⁻¹ in float64, without a graph."""
 
@@ -120,7 +127,7 @@ class LogScale(nn.Module):
 
 
 @final
-class MeanField(nn.Module):
+class MeanField(Family):
     """Independent weights, Σ = diag(σ²)."""
 
     def __init__(self, weights: Weights, scale: Scale) -> None:
@@ -151,7 +158,7 @@ class MeanField(nn.Module):
 
 
 @final
-class LowRank(nn.Module):
+class LowRank(Family):
     """Σ = diag(s²) + L Lᵀ with s = s₀ exp(PACE ρ) and L = PACE s₀∘U.
 
     Args:
@@ -209,7 +216,7 @@ class LowRank(nn.Module):
 
 
 @final
-class Full(nn.Module):
+class Full(Family):
     """Σ = T Tᵀ with T = s₀∘(c B below the diagonal, exp(PACE ρ) on it), c = PACE min(1, `FEW`/P).
 
     An optimiser such as Adam moves all P²/2 entries of B alike, noise or not, and their noise costs the bound P² c² of

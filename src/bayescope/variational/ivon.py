@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from bayescope import checks
 from bayescope.errors import UnsupportedError
 from bayescope.network.random_weights import passes_at
 from bayescope.network.weights import Weights
@@ -134,27 +133,6 @@ class Ivon(Optimizer):
             pull = momentum / (1 - beta_1 ** float(state["step"])) + delta * (mean - centre)
             mean.addcdiv_(pull, curvature + delta, value=-alpha)
         return value
-
-
-@final
-class IvonSteps:
-    """Makes the optimiser, once it is known what it steps on.
-
-    Args:
-        lr: α; ``None`` for 0.1.
-
-    Attributes:
-        scale: of the weights that are trained.
-    """
-
-    def __init__(self, lr: float | None) -> None:
-        self._lr = LEARNING_RATE if lr is None else float(checks.positive_number("lr", lr))
-        self.scale: CurvatureScale | None = None
-
-    def __call__(self, parameters: list[nn.Parameter]) -> Ivon:
-        """The optimiser of means, which come first, and curvatures."""
-        assert self.scale is not None
-        return Ivon(parameters[: len(self.scale.names)], self.scale, self._lr)
 
 
 @final

@@ -245,27 +245,6 @@ def at_offsets(module: nn.Module, weights: Weights, noise: Tensor) -> dict[str, 
 
 
 @final
-class VariationalNetwork(nn.Module):
-    """A network whose parameters are the means of q, beside what else is trained and learnt.
-
-    Run by itself it is the network at the means.
-
-    Args:
-        module: the network.
-        family: how the weights scatter around the means; a module.
-        hyperparameters: p(θ) and p(y∣f).
-    """
-
-    def __init__(self, module: nn.Module, family: nn.Module, hyperparameters: Hyperparameters) -> None:
-        super().__init__()
-        self.module, self.family, self.hyperparameters = module, family, hyperparameters
-
-    def forward(self, *arguments: Any, **named: Any) -> Any:
-        """What the network gives at the means."""
-        return self.module(*arguments, **named)
-
-
-@final
 class NegativeBound:
     """−E_q[Σ_n log p(y_n∣f)] + w KL(q∥p), over all N rows, of which a minibatch of B tells N/B times its own sum.
 
@@ -301,7 +280,6 @@ class NegativeBound:
         self._hyperparameters, self._gradients = hyperparameters, gradients
         self._rows, self._kl_weight, self._warmup = rows, kl_weight, warmup
         self._weight, self._warm, self._numbers = kl_weight, not warmup, 0
-        assert isinstance(family, nn.Module)
         self._hold = hold
         parameters = weights.parameters(module).values() if hold else module.parameters()
         trained = [*parameters, *family.parameters()]

@@ -16,7 +16,7 @@ from bayescope.laplace.groups import PriorGroups
 from bayescope.likelihoods import Likelihood
 from bayescope.network.batches import row_totals
 from bayescope.network.forward import owned, reading
-from bayescope.network.inputs import call, take_rows
+from bayescope.network.inputs import Inputs, call, take_rows
 from bayescope.network.model import NetworkModel
 from bayescope.network.network import Network
 from bayescope.network.priors import network_prior
@@ -27,9 +27,17 @@ from bayescope.priors import Prior
 from bayescope.reparameterization import gaussian_kl
 from bayescope.training.minibatches import mean_square
 from bayescope.training.objective import log_likelihood
+from bayescope.training.options import MakeOptimizer
 from bayescope.training.training import Training
 from bayescope.variational.families import Family, Full, LogScale, LowRank, MeanField
-from bayescope.variational.ivon import FIRST_CURVATURE, CurvatureScale, IvonGradients, IvonSteps, require_independent
+from bayescope.variational.ivon import (
+    FIRST_CURVATURE,
+    LEARNING_RATE,
+    CurvatureScale,
+    Ivon,
+    IvonGradients,
+    require_independent,
+)
 from bayescope.variational.objective import AtDraws, ByRow, Gradients, Hyperparameters
 from bayescope.variational.options import (
     EVIDENCE,
@@ -129,22 +137,22 @@ def without_padding(module: nn.Module, weights: Weights) -> Weights:
     return replace(weights, masks=masks)
 
 
-def by_gradients(start: Start) -> tuple[Family, Gradients]:
-    """The family, and how the gradient of its parameters is estimated."""
+def by_gradients(start: Start) -> tuple[Family, Gradients, MakeOptimizer | None]:
+    """The family, how the gradient of its parameters is estimated, and no optimiser but that of the options."""
     options, module, weights = start.options, start.training.module, start.training.weights
     sticking, samples = options.estimator == STICKING_THE_LANDING, options.samples
     if options.family in (LOW_RANK, FULL):
-        family: LowRank | Full | MeanField = _correlated(start)
+        family: Family = _correlated(start)
     else:
         scale = LogScale(weights, weights.parameters(module), start.flat_sds)
         family = MeanField(weights, scale)
         if not sticking:
             random = RandomWeights.of(module, weights.names, start.training.rows.few[0])
-            return family, ByRow(random, weights, scale, options.estimator, samples)
-    return family, AtDraws(module, weights, family, samples, sticking=sticking)
+            return family, ByRow(random, weights, scale, options.estimator, samples), None
+    return family, AtDraws(module, weights, family, samples, sticking=sticking), None
 
 
-def _correlated(start: Start) -> LowRank | Full:
+def _correlated(start: Start) -> Family:
     options, dim = start.options, start.training.weights.dim
     if options.rank is not None:
         return LowRank(start.flat_sds, check_rank(options.rank, dim))
@@ -156,8 +164,8 @@ def _correlated(start: Start) -> LowRank | Full:
     return Full(start.flat_sds)
 
 
-def with_ivon(start: Start, steps: IvonSteps) -> tuple[Family, Gradients]:
-    """Mean field by curvatures that the optimiser gets, and what sets ĝ and ĥ."""
+def with_ivon(start: Start) -> tuple[Family, Gradients, MakeOptimizer]:
+    """Mean field by curvatures, what sets ĝ and ĥ, and what makes the optimiser of means and curvatures."""
     options, module, weights = start.options, start.training.module, start.training.weights
     require_independent(module, weights)
     prior, share = start.hyperparameters.prior, options.kl_weight / start.training.rows.rows
@@ -172,9 +180,12 @@ def with_ivon(start: Start, steps: IvonSteps) -> tuple[Family, Gradients]:
                 "initial_sd: expected no more than the prior's sd for 'ivon', got more. Take a smaller one."
             )
     scale = CurvatureScale(weights, weights.parameters(module), curvatures, prior, share)
-    steps.scale = scale
-    family = MeanField(weights, scale)
-    return family, IvonGradients(module, weights, family, scale, options.samples)
+    family, lr = MeanField(weights, scale), options.training.lr
+
+    def make(parameters: list[nn.Parameter]) -> Ivon:
+        return Ivon(parameters[: len(scale.names)], scale, LEARNING_RATE if lr is None else float(lr))
+
+    return family, IvonGradients(module, weights, family, scale, options.samples), make
 
 
 def _independent(prior: Prior) -> Prior:
@@ -201,7 +212,7 @@ def _first_noise(training: Training, *, trained: bool) -> Tensor | None:
     if not likelihood.learnable:
         return None
 
-    def apart(inputs: Any, targets: Tensor) -> Tensor:
+    def apart(inputs: Inputs, targets: Tensor) -> Tensor:
         f = call(training.module, inputs).to(torch.float64).flatten(0, -2) if trained else 0.0
         return targets.flatten(0, 1) - f
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Unpack, final
+from dataclasses import replace
+from functools import partial
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -36,8 +37,7 @@ from bayescope.training.training import Training, prepared, suits_lbfgs
 from bayescope.training.watch import Validation
 from bayescope.variational.elbo import Bound, Draws, affordable, bound, row_draws, weight_draws
 from bayescope.variational.families import Family
-from bayescope.variational.ivon import IvonSteps
-from bayescope.variational.objective import NegativeBound, VariationalNetwork, at_offsets
+from bayescope.variational.objective import NegativeBound, at_offsets
 from bayescope.variational.options import MEAN_FIELD, VariationalKeywords, VariationalOptions, check_groups
 from bayescope.variational.start import Start, by_gradients, with_ivon, without_padding
 
@@ -105,16 +105,20 @@ def fit(
             random then stays as it is: the rows to come are not all that it was trained on.
     """
     model, weights, layer_scales, precisions = _plain(unwrapped(model), weights)
-    steps = IvonSteps(options.training.lr) if options.natural else None
     with prepared(options.training, model, data, likelihood, weights) as ready:
         training = replace(ready, weights=without_padding(ready.module, ready.weights))
         start = Start.of(options, training, data, prior_precision, sds, layer_scales)
-        family, gradients = with_ivon(start, steps) if steps else by_gradients(start)
+        family, gradients, make = with_ivon(start) if options.natural else by_gradients(start)
         objective = NegativeBound(
             training.module, training.weights, family, start.hyperparameters, gradients, rows=training.rows.rows,
             kl_weight=options.kl_weight, warmup=options.warmup, hold=sds is not None,
         )  # fmt: skip
-        outcome = _trained(training, family, start, objective, steps)
+        whole = nn.ModuleDict({"module": training.module, "family": family, "hyperparameters": start.hyperparameters})
+        held_out, watch, patience = training.held_out(), None, options.training.patience
+        if held_out is not None:
+            watch = predictive_validation(training.module, training.weights, family, held_out, objective, patience)
+        outcome = training.run(objective, watch, trained=whole, make=make)
+        outcome.warn()
         one = isinstance(prior_precision, int | float) and precisions == [prior_precision]
         q = _posterior(start, family, objective, outcome, [] if one else precisions)
         if outcome.converged is not None and sds is None:
@@ -134,21 +138,6 @@ def _plain(model: Any, weights: Any) -> tuple[Any, Any, Mapping[str, Tensor], li
     if isinstance(weights, str) and weights == "all":
         weights = {name: sd > 0 for name, sd in layer_scales.items()}
     return plain, weights, layer_scales, sorted(precisions)
-
-
-def _trained(
-    training: Training, family: Family, start: Start, objective: NegativeBound, steps: IvonSteps | None
-) -> Outcome:
-    """Runs the training of the whole of q, and of what is learnt beside it."""
-    assert isinstance(family, nn.Module)
-    whole = VariationalNetwork(training.module, family, start.hyperparameters)
-    held_out, watch = training.held_out(), None
-    if held_out is not None:
-        patience = training.options.patience
-        watch = predictive_validation(training.module, training.weights, family, held_out, objective, patience)
-    outcome = training.run(objective, watch, trained=whole, make=steps)
-    outcome.warn()
-    return outcome
 
 
 def _posterior(
@@ -183,40 +172,19 @@ def _posterior(
     record = Record("variational", elbo_terms=terms, notes=notes, trace=outcome.trace, instead=instead)
     sds, seed = family.variance().detach().sqrt(), checks.seed_from(source)
     again = replace(options.training, validation=None, patience=None, checkpoint=None, generator=seed)
-    more = Conditioning(replace(options, groups="layer", training=again), function, sds, objective.likelihood)
+    more = partial(_conditioned, replace(options, groups="layer", training=again), function, sds, objective.likelihood)
     return GaussianPosterior(
         function.flat, precision, record, function, objective.likelihood, method="sampled", infer=more
     )
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Conditioning:
-    """The inference behind `Posterior.condition`: the same options on new data, from q and with q as the prior.
-
-    Attributes:
-        options: how.
-        function: f(x, θ) at the means.
-        sds: of q, shape (P,).
-        likelihood: p(y∣f), with the noise that was learnt.
-    """
-
-    options: VariationalOptions
-    function: NetworkModel
-    sds: Tensor
-    likelihood: Likelihood
-
-    @collective
-    def __call__(self, prior: Prior, *data: Any) -> GaussianPosterior:
-        """The posterior after more data.
-
-        Args:
-            prior: p(θ), such as the last posterior.
-            data: X and y, or a DataLoader or Dataset.
-        """
-        given = data[0] if len(data) == 1 else tuple(data)
-        function = self.function
-        return fit(self.options, function.module, given, self.likelihood, function.weights, prior, sds=self.sds)
+@collective
+def _conditioned(
+    options: VariationalOptions, function: NetworkModel, sds: Tensor, likelihood: Likelihood, prior: Prior, *data: Any
+) -> GaussianPosterior:
+    """The posterior after more data, by the same options, from q and with q as the prior; see `Posterior.condition`."""
+    given = data[0] if len(data) == 1 else tuple(data)
+    return fit(options, function.module, given, likelihood, function.weights, prior, sds=sds)
 
 
 def _warn_if_worse(q: GaussianPosterior, training: Training, data: Any, prior_precision: Any) -> None:
