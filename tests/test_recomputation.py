@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import bayescope as bs
 from bayescope.network import substituted
 from bayescope.network.substitution import RecomputedWeightsError
-from bayescope.training.stack import obstacle
+from bayescope.training import obstacle
 
 
 class Recomputing(nn.Module):

@@ -23,7 +23,7 @@ from bayescope.network import reading
 from bayescope.plots.style import house
 from bayescope.private_draws import standard_normal
 from bayescope.process_state import ignoring, one_thread
-from bayescope.training.loop import random_states
+from bayescope.training import random_states
 from tests.storage import saved
 
 THREADS = 8

@@ -237,7 +237,7 @@ class TestNetworks:
     @staticmethod
     def _interrupt(monkeypatch, after):
         """Ctrl-C after so many checkpoints, each of which is written at once."""
-        from bayescope.training.checkpoint import Checkpoint
+        from bayescope.training import Checkpoint
 
         saved, save = [], Checkpoint.save
 

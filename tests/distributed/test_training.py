@@ -19,7 +19,7 @@ from bayescope import checks
 from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError
 from bayescope.processes import warn_once
 from bayescope.sampling import DrawPlan
-from bayescope.training.minibatches import Minibatches
+from bayescope.training import Minibatches
 from tests.distributed.ranks import run
 from tests.distributed.trainings import ROWS, SEED, SIZE, TRAININGS, Found, Whole, found, labelled
 from tests.training.toys import line, noisy_network, seeded

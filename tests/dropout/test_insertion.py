@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bayescope.dropout.mc_dropout import mc_dropout
+from bayescope.dropout import mc_dropout
 from bayescope.dropout.network import calling_order, calls_dropout, insert, own_dropout
 from bayescope.errors import InputTypeError, OptionError, UnsupportedError
 from bayescope.likelihoods import Gaussian

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bayescope.dropout.mc_dropout import mc_dropout
+from bayescope.dropout import mc_dropout
 from bayescope.errors import ConvergenceError, InputError, InputTypeError, OptionError, UndefinedQuantityError
 from bayescope.errors import UnsupportedError as Unsupported
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian

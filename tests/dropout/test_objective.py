@@ -12,9 +12,9 @@ from bayescope.dropout.concrete import ConcreteDropout
 from bayescope.dropout.mc_dropout import LearntRate
 from bayescope.dropout.network import insert
 from bayescope.likelihoods import Gaussian
-from bayescope.network.weights import Weights
+from bayescope.network import Weights
 from bayescope.priors import Prior
-from bayescope.training.objective import NegativeLogJoint
+from bayescope.training import NegativeLogJoint
 from tests.network.networks import built, numbers
 
 NOISE, LENGTH = 0.4, 0.7  # σ² and l²

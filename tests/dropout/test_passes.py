@@ -11,8 +11,8 @@ import torch
 from bayescope.dropout.network import DropoutPasses, best_noise, squared_residuals
 from bayescope.errors import ConvergenceError, InputError
 from bayescope.likelihoods import Gaussian
-from bayescope.network.forward import reading
-from bayescope.training.minibatches import Minibatches
+from bayescope.network import reading
+from bayescope.training import Minibatches
 from tests.dropout.networks import case, perceptron
 from tests.network.networks import built, generator, numbers
 

@@ -16,10 +16,10 @@ from bayescope.dropout.network import insert
 from bayescope.dropout.weight_decay import dropout_prior, noise_variance, rates_behind_dropout
 from bayescope.errors import UnsupportedError
 from bayescope.likelihoods import Gaussian
-from bayescope.network.weights import Weights
+from bayescope.network import Weights
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
-from bayescope.training.objective import NegativeLogJoint
+from bayescope.training import NegativeLogJoint
 from tests.dropout.networks import Functional, Overwriting
 from tests.network.networks import built, numbers
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from bayescope.ensembles import ensemble
 from bayescope.ensembles.ensemble import resampled
 from bayescope.errors import ConvergenceError, InputError, InputTypeError, OptionError, UnsupportedError
-from bayescope.network.weights import largest_magnitude
+from bayescope.network import largest_magnitude
 from bayescope.posterior import DrawsPosterior, MixturePosterior
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.likelihoods import resolve
-from bayescope.network.priors import network_prior
-from bayescope.network.weights import Weights
+from bayescope.network import Weights, network_prior
 from bayescope.sampling import compile_density
-from bayescope.training.minibatches import Minibatches
+from bayescope.training import Minibatches
 from tests.network.networks import built, numbers
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from bayescope.linear import LinearDensity
 from bayescope.log_density import LogDensity
-from bayescope.network.priors import network_prior
+from bayescope.network import network_prior
 from bayescope.sampling import NetworkDensity
 from tests.network.networks import numbers
 from tests.sampling.networks import CASES, REAL, Case, X, compiled, written_out

@@ -8,8 +8,7 @@ from bayescope.density import diagnosed
 from bayescope.errors import ConvergenceWarning, DivergenceWarning
 from bayescope.likelihoods import resolve
 from bayescope.models import LinearModel
-from bayescope.network.model import NetworkModel
-from bayescope.network.weights import Weights
+from bayescope.network import NetworkModel, Weights
 from bayescope.posterior import Record
 from bayescope.sampling import DIAGNOSED_ROWS, diagnosed_rows, prediction_diagnosis
 from tests.density.test_convergence import autoregression, by_arviz

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bayescope.dropout.mc_dropout import mc_dropout
+from bayescope.dropout import mc_dropout
 from bayescope.ensembles import ensemble
 from bayescope.errors import ConvergenceWarning, InputError
 from bayescope.likelihoods import Gaussian
 from bayescope.training import fit_map
 from bayescope.training.convergence import FIRST_STEPS, MOST_CYCLES, Cycles
-from bayescope.variational.variational import variational
+from bayescope.variational import variational
 from tests.training.toys import (
     Killed,
     Mortal,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood
-from bayescope.network.weights import Weights
+from bayescope.network import Weights
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
 from bayescope.training import facts

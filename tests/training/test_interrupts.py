@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from bayescope.processes import Processes
-from bayescope.training.steps import Interrupts
+from bayescope.training import Interrupts
 
 
 def test_a_single_process_is_interrupted_at_once() -> None:

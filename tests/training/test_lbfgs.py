@@ -9,13 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from bayescope import laplace
 from bayescope.errors import ConvergenceWarning
-from bayescope.laplace.laplace import laplace
 from bayescope.likelihoods import Gaussian
 from bayescope.posterior import PointPosterior
-from bayescope.training import fit_map
+from bayescope.training import Lbfgs, fit_map
 from bayescope.training.convergence import ENOUGH, MOST_EPOCHS
-from bayescope.training.lbfgs import Lbfgs
 from tests.training.toys import Killed, Mortal, last_epoch_left, seeded
 
 NETWORK = ((nn.Linear, (1, 8)), (nn.Tanh, ()), (nn.Linear, (8, 1)))

@@ -12,9 +12,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from bayescope.errors import InputError
 from bayescope.likelihoods import Categorical, Gaussian
-from bayescope.network.batches import Batches
-from bayescope.training import fit_map
-from bayescope.training.minibatches import Minibatches, OrderedLoader
+from bayescope.network import Batches
+from bayescope.training import Minibatches, OrderedLoader, fit_map
 from tests.training.toys import line, noisy_network, perceptron
 
 

@@ -11,13 +11,11 @@ from torch import Tensor, nn
 
 from bayescope.errors import InputError
 from bayescope.likelihoods import Categorical, Gaussian
-from bayescope.network.weights import Weights
+from bayescope.network import Weights
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
 from bayescope.sampling import sgmcmc
-from bayescope.training import fit_map
-from bayescope.training.minibatches import Minibatches
-from bayescope.training.objective import NegativeLogJoint, canonical_targets
+from bayescope.training import Minibatches, NegativeLogJoint, canonical_targets, fit_map
 from tests.training.toys import classes, line, perceptron
 
 ROWS = 24

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bayescope.errors import BayescopeWarning, InputError, InputTypeError, OptionError, UnsupportedError
 from bayescope.likelihoods import Gaussian
-from bayescope.network.weights import largest_variance
+from bayescope.network import largest_variance
 from bayescope.training import fit_map
 from tests.training.toys import classes, flat, line, perceptron, seeded
 

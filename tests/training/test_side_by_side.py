@@ -9,12 +9,10 @@ import torch
 from torch import nn
 
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
-from bayescope.network.weights import Weights
+from bayescope.network import Weights
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
-from bayescope.training.minibatches import Minibatches
-from bayescope.training.objective import NegativeLogJoint, canonical_targets
-from bayescope.training.stack import Stack, for_each
+from bayescope.training import Minibatches, NegativeLogJoint, Stack, canonical_targets, for_each
 from tests.training.members import MEMBERS, made, plain, rows_of_each
 from tests.training.toys import classes, line
 

@@ -10,12 +10,9 @@ from torch import Tensor
 
 from bayescope.errors import ConvergenceError
 from bayescope.likelihoods import Gaussian
-from bayescope.network.weights import Weights
+from bayescope.network import Weights
 from bayescope.priors import Prior
-from bayescope.training.minibatches import Minibatches
-from bayescope.training.objective import NegativeLogJoint
-from bayescope.training.stack import Stack
-from bayescope.training.watch import Validation
+from bayescope.training import Minibatches, NegativeLogJoint, Stack, Validation
 from tests.training.members import MEMBERS, made, plain
 from tests.training.toys import line
 

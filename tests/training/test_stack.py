@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from bayescope.network.inputs import call, map_tensors
-from bayescope.training.stack import Stack, obstacle
+from bayescope.network import call, map_tensors
+from bayescope.training import Stack, obstacle
 from tests.training.members import MEMBERS, made, plain, rows_of_each
 
 

@@ -12,8 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from bayescope.errors import ConvergenceError, InputError
 from bayescope.likelihoods import Gaussian
-from bayescope.training import fit_map
-from bayescope.training.convergence import Cycles
+from bayescope.training import Cycles, fit_map
 from tests.training.toys import classes, line, noisy_network, perceptron, seeded
 
 

@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayescope.network.model import NetworkModel
-from bayescope.network.weights import Weights
+from bayescope.network import NetworkModel, Weights
 from bayescope.precision import DensePrecision, DiagonalPrecision
 from bayescope.priors import Prior
 from bayescope.reparameterization import gaussian_kl
-from bayescope.training.minibatches import Minibatches
+from bayescope.training import Minibatches
 from bayescope.variational import elbo
 from bayescope.variational.elbo import Bound, Draws, bound, row_draws, weight_draws
 from tests.training.toys import perceptron

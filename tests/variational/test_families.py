@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import ConvergenceError
-from bayescope.network.weights import Weights
+from bayescope.network import Weights
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
 from bayescope.variational.families import FIRST_DIRECTIONS, PACE, Full, LogScale, LowRank, MeanField, kl_divergence

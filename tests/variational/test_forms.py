@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from bayescope.layers import LinearVariational
 from bayescope.likelihoods import Gaussian
 from bayescope.priors import Prior
-from bayescope.training.fit_map import fit_map
+from bayescope.training import fit_map
 from bayescope.variational import variational
 from tests.training.toys import flat, line, noisy_network, perceptron, seeded
 from tests.variational.toys import GAUSSIAN, network, regression, seeded_draws

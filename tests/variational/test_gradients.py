@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.likelihoods import Gaussian
-from bayescope.network.weights import Weights
+from bayescope.network import Weights
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
 from bayescope.variational.families import PACE, Full, kl_divergence

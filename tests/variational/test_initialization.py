@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from bayescope.training.fit_map import fit_map
-from bayescope.variational.variational import variational
+from bayescope.training import fit_map
+from bayescope.variational import variational
 from tests.network.networks import built, generator
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from bayescope.errors import UnsupportedError
-from bayescope.network.weights import Weights
+from bayescope.network import Weights
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
 from bayescope.variational import variational

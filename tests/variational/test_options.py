@@ -19,7 +19,7 @@ from bayescope.errors import (
     UnsupportedError,
 )
 from bayescope.likelihoods import Gaussian
-from bayescope.network.weights import largest_variance
+from bayescope.network import largest_variance
 from bayescope.variational import variational
 from tests.training.toys import line, noisy_network, perceptron
 from tests.variational.toys import GAUSSIAN, network

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from bayescope import laplace
 from bayescope.errors import ConvergenceWarning
 from bayescope.estimators import BayesianLinearRegression, BayesianLogisticRegression
-from bayescope.laplace.laplace import laplace
 from bayescope.layers import LinearVariational, kl
 from bayescope.likelihoods import Gaussian
 from bayescope.precision import DensePrecision

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.likelihoods import Gaussian
-from bayescope.network.random_weights import RandomWeights
-from bayescope.network.weights import Weights
+from bayescope.network import RandomWeights, Weights
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
 from bayescope.variational.families import Full, LogScale, LowRank, MeanField

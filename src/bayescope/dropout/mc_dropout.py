@@ -17,19 +17,13 @@ from bayescope.dropout.weight_decay import dropout_prior, noise_variance, rates_
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
 from bayescope.keywords import takes
 from bayescope.likelihoods import Likelihood, resolve
-from bayescope.network.batches import row_totals
-from bayescope.network.model import NetworkModel
-from bayescope.network.priors import network_prior
+from bayescope.network import NetworkModel, network_prior, row_totals
 from bayescope.posterior import DEFAULT_PASSES, ImplicitPosterior, Record
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective
-from bayescope.training.checkpoint import resumable
-from bayescope.training.loop import Outcome
-from bayescope.training.minibatches import Minibatches, mean_square
-from bayescope.training.objective import NegativeLogJoint
+from bayescope.training import Minibatches, NegativeLogJoint, Outcome, Training, mean_square, prepared, resumable
 from bayescope.training.options import TrainingKeywords, TrainingOptions
-from bayescope.training.training import Training, prepared
 
 
 @final

@@ -18,12 +18,11 @@ from bayescope import checks
 from bayescope.dropout.concrete import ConcreteDropout
 from bayescope.errors import ConvergenceError, InputError, InputTypeError, OptionError, UnsupportedError
 from bayescope.module_copies import module_copy
-from bayescope.network.batches import row_totals
+from bayescope.network import Weights, row_totals, unwrapped
 from bayescope.network.dropout import random_outputs, recurrent_refused, switched_on, switches_of
 from bayescope.network.forward import owned, reading
 from bayescope.network.guard import private, unwrapped
 from bayescope.network.inputs import Inputs, call, count_rows, described, explained
-from bayescope.network.weights import Weights
 from bayescope.storage import stored, stored_hook
 from bayescope.training.minibatches import Minibatches
 

@@ -27,10 +27,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bayescope.errors import UnsupportedError
+from bayescope.network import Inputs, Weights, call, map_tensors, take_rows, tensors
 from bayescope.network.dropout import Call, attention_in_calls, dropout_calls, switched_on, switches_of
 from bayescope.network.forward import owned, reading
-from bayescope.network.inputs import Inputs, call, map_tensors, take_rows, tensors
-from bayescope.network.weights import Weights
 from bayescope.priors import Prior
 
 # Two patterns of a million are alike, or make a third one together, with a probability of 1e-3 and less.

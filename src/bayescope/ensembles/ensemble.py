@@ -19,24 +19,19 @@ from bayescope.errors import InputError, InputTypeError, UnsupportedError
 from bayescope.keywords import takes
 from bayescope.likelihoods import Likelihood, resolve
 from bayescope.module_copies import module_copy
-from bayescope.network.batches import row_totals
+from bayescope.network import NetworkModel, network_prior, row_totals, unwrapped
 from bayescope.network.inputs import Inputs, count_rows, map_arrays, map_tensors
-from bayescope.network.model import NetworkModel
-from bayescope.network.priors import network_prior
 from bayescope.posterior import DrawsPosterior, MixturePosterior, PointPosterior, Record
 from bayescope.priors import Prior
 from bayescope.private_draws import private_draws
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective, present
-from bayescope.training.checkpoint import resumable
+from bayescope.training import NegativeLogJoint, Outcome, Validation, random_states, resumable
 from bayescope.training.facts import describe
-from bayescope.training.loop import Outcome, random_states
-from bayescope.training.objective import NegativeLogJoint
 from bayescope.training.options import TrainingKeywords, TrainingOptions
 from bayescope.training.stack import MOST_PRODUCTS, Stack, obstacle
 from bayescope.training.steps import shared_copy
 from bayescope.training.training import Training, chosen_weights, prepared
-from bayescope.training.watch import Validation
 
 # Optimisers that step on each number by itself, and alike in tensors of any shape.
 ELEMENTWISE = (None, "adam", "sgd")

@@ -1,10 +1,11 @@
 """Networks: any ``nn.Module`` with some of its weights random, read once per batch into a tape."""
 
-from bayescope.network.batches import Batches
+from bayescope.network.batches import Batches, row_total, row_totals
 from bayescope.network.dropout import dropout_calls, random_outputs, switched_on, switches_of
 from bayescope.network.forward import compiled, reading
 from bayescope.network.guard import unwrapped
 from bayescope.network.inputs import (
+    Inputs,
     call,
     count_rows,
     explained,
@@ -32,6 +33,7 @@ __all__ = [
     "REWRITES",
     "Batches",
     "Fingerprint",
+    "Inputs",
     "Network",
     "NetworkModel",
     "PartInfo",
@@ -55,6 +57,8 @@ __all__ = [
     "pull_back",
     "random_outputs",
     "reading",
+    "row_total",
+    "row_totals",
     "same_on_all",
     "set_epoch",
     "substituted",

@@ -18,11 +18,9 @@ from bayescope.network.weights import Weights
 from bayescope.precision import weight_draws
 from bayescope.priors import Prior
 from bayescope.private_draws import standard_normal
-from bayescope.training.minibatches import Minibatches
+from bayescope.training import Minibatches, Training, Verdict
 from bayescope.training.options import RunKeywords
 from bayescope.training.stack import MOST_PRODUCTS, Stack, obstacle
-from bayescope.training.training import Training
-from bayescope.training.watch import Verdict
 
 # Steps from one draw to the next, and draws that would fit into the burn-in, where the caller names neither.
 STEPS_APART = 20

@@ -14,16 +14,13 @@ from bayescope.likelihoods import Likelihood
 from bayescope.linear.density import LinearDensity
 from bayescope.log_density import CallableDensity, LogDensity
 from bayescope.models import LinearModel
+from bayescope.network import Inputs, Weights, call, count_rows, map_tensors, substituted, take_rows
 from bayescope.network.draws import parameters_and_constants, values_at
 from bayescope.network.forward import owned
 from bayescope.network.guard import private
-from bayescope.network.inputs import Inputs, call, count_rows, map_tensors, take_rows
-from bayescope.network.substitution import substituted
 from bayescope.network.vectorising import vectorising
-from bayescope.network.weights import Weights
 from bayescope.priors import Prior
-from bayescope.training.minibatches import Minibatches
-from bayescope.training.objective import log_likelihood
+from bayescope.training import Minibatches, log_likelihood
 
 # Rows that are read at once: their activations should stay in the processor's cache.
 ROWS = 1024

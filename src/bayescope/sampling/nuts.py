@@ -15,21 +15,16 @@ from bayescope.laplace.laplace import own_copy
 from bayescope.likelihoods import Likelihood, resolve
 from bayescope.log_density import LogDensity
 from bayescope.module_copies import module_copy
-from bayescope.network.forward import reading
-from bayescope.network.model import NetworkModel
-from bayescope.network.priors import network_prior
-from bayescope.network.shards import same_on_all
-from bayescope.network.weights import Weights
+from bayescope.network import NetworkModel, Weights, network_prior, reading, same_on_all
 from bayescope.posterior import DrawsPosterior, Record
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import Processes, alone, collective, present
 from bayescope.sampling.density import compile_density
 from bayescope.sampling.diagnosis import DIAGNOSED_NUMBERS, prediction_diagnosis
+from bayescope.training import Minibatches, chosen_weights
 from bayescope.training.facts import describe
-from bayescope.training.minibatches import Minibatches
 from bayescope.training.steps import share_start
-from bayescope.training.training import chosen_weights
 
 # Random weights that are sampled unless `limit` says otherwise.
 MOST_WEIGHTS = 5000

@@ -13,19 +13,14 @@ from bayescope.density import FEWEST_DRAWS, Mixing, diagnosed
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.keywords import picked, takes
 from bayescope.likelihoods import Likelihood, resolve
-from bayescope.network.model import NetworkModel
-from bayescope.network.priors import network_prior
+from bayescope.network import NetworkModel, network_prior
 from bayescope.posterior import DrawsPosterior, Record
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective
 from bayescope.sampling.chains import Collector, DrawKeywords, DrawPlan, Langevin, spread_rows, stacked
 from bayescope.sampling.diagnosis import prediction_diagnosis
-from bayescope.training.checkpoint import resumable
+from bayescope.training import Minibatches, NegativeLogJoint, TrainingOptions, prepared, resumable
 from bayescope.training.facts import describe
-from bayescope.training.minibatches import Minibatches
-from bayescope.training.objective import NegativeLogJoint
-from bayescope.training.options import TrainingOptions
-from bayescope.training.training import prepared
 
 # By method: the friction and the step size, whose ratio is what weights move by along the gradient in the long run.
 METHODS = {"sghmc": (0.1, 1e-2), "sgld": (1.0, 1e-1)}

@@ -16,20 +16,14 @@ from bayescope import checks
 from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError
 from bayescope.keywords import takes
 from bayescope.likelihoods import Likelihood, resolve
-from bayescope.network.inputs import call
-from bayescope.network.priors import network_prior
-from bayescope.network.weights import Weights
+from bayescope.network import Weights, call, network_prior
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.precision import LowRankCovariance
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective, warn_once
-from bayescope.training.checkpoint import resumable
-from bayescope.training.minibatches import Minibatches
-from bayescope.training.objective import NegativeLogJoint
+from bayescope.training import Minibatches, NegativeLogJoint, Verdict, prepared, resumable
 from bayescope.training.options import OWN_BATCH_SIZE, MakeOptimizer, MakeSchedule, RunKeywords, TrainingOptions
 from bayescope.training.steps import share_buffers
-from bayescope.training.training import prepared
-from bayescope.training.watch import Verdict
 
 # Of the step size at the start of a cycle, what is left at its end; the epochs of a cycle; the columns that are kept.
 LOWEST, CYCLE, RANK = 0.05, 5, 20

@@ -15,8 +15,7 @@ from torch.optim import LBFGS, Optimizer
 
 from bayescope import checks
 from bayescope.errors import BayescopeError, ConvergenceError, ConvergenceWarning, InputError
-from bayescope.network.forward import compiled
-from bayescope.network.inputs import Inputs, explained
+from bayescope.network import Inputs, compiled, explained
 from bayescope.priors import Prior
 from bayescope.private_draws import PrivateDraws, RandomSource, present_source
 from bayescope.process_state import threads_for

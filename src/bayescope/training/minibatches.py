@@ -13,8 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.likelihoods import Likelihood, warn_of_probabilities
-from bayescope.network.batches import Batches, row_total, row_totals
-from bayescope.network.forward import reading
+from bayescope.network import Batches, reading, row_total, row_totals
 from bayescope.network.inputs import Inputs, call, explained, first_not_finite, map_tensors, take_rows, tensors
 from bayescope.network.shards import Fingerprint, require_same_function, same_on_all, set_epoch
 from bayescope.private_draws import Cut

@@ -11,9 +11,7 @@ from torch import Tensor, nn
 
 from bayescope.errors import InputError
 from bayescope.likelihoods import Likelihood, read_targets
-from bayescope.network.batches import row_total, row_totals
-from bayescope.network.inputs import Inputs, call
-from bayescope.network.weights import Weights
+from bayescope.network import Inputs, Weights, call, row_total, row_totals
 from bayescope.priors import Prior
 from bayescope.training.stack import Stack
 

@@ -13,9 +13,8 @@ from torch.overrides import TorchFunctionMode
 
 from bayescope.errors import BayescopeError
 from bayescope.module_copies import module_copy
-from bayescope.network.inputs import Inputs, call, map_tensors
+from bayescope.network import Inputs, Weights, call, map_tensors
 from bayescope.network.substitution import RecomputedWeightsError, substituted
-from bayescope.network.weights import Weights
 
 # One pass for all saves calls to torch. Where the rows of a minibatch times the weights of a member are more than this,
 # products take most of the time, and on a CPU those of one member at a time are the faster ones.

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.module_copies import module_copy
-from bayescope.network.forward import compiled
-from bayescope.network.inputs import Inputs
+from bayescope.network import Inputs, compiled
 from bayescope.network.shards import require_same_shapes
 from bayescope.private_draws import Cut, RandomSource, RecomputedError, drawing, present_source
 from bayescope.processes import Processes, present

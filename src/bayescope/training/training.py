@@ -17,10 +17,7 @@ from bayescope import checks
 from bayescope.errors import InputTypeError, UnsupportedError
 from bayescope.likelihoods import Likelihood
 from bayescope.module_copies import module_copy
-from bayescope.network.batches import row_totals
-from bayescope.network.forward import reading
-from bayescope.network.inputs import Inputs, call
-from bayescope.network.model import NetworkModel
+from bayescope.network import Inputs, NetworkModel, call, reading, row_totals, unwrapped
 from bayescope.network.trace import trace
 from bayescope.network.weights import Weights, by_variance
 from bayescope.priors import Prior

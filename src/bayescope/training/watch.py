@@ -11,9 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.errors import ConvergenceError, InputError
-from bayescope.network.batches import row_total
-from bayescope.network.forward import reading
-from bayescope.network.inputs import Inputs, call, tensors
+from bayescope.network import Inputs, call, reading, row_total, tensors
 from bayescope.training.minibatches import Minibatches
 from bayescope.training.objective import Objective, log_likelihood, nll_of_each
 from bayescope.training.stack import Stack, for_each

@@ -11,19 +11,15 @@ import torch
 from torch import Tensor
 
 from bayescope.likelihoods import Likelihood
-from bayescope.network.batches import row_total, row_totals
+from bayescope.network import NetworkModel, RandomWeights, row_total, row_totals, take_rows
 from bayescope.network.draws import widest
 from bayescope.network.forward import owned, reading
-from bayescope.network.inputs import take_rows
-from bayescope.network.model import NetworkModel
-from bayescope.network.random_weights import RandomWeights
 from bayescope.precision import Precision
 from bayescope.precision import weight_draws as drawn_weights
 from bayescope.priors import Prior
 from bayescope.private_draws import drawing
 from bayescope.reparameterization import GaussianTensor
-from bayescope.training.loop import random_states
-from bayescope.training.minibatches import Minibatches
+from bayescope.training import Minibatches, random_states
 from bayescope.training.steps import Interrupts, own_source
 
 # This many draws at a time, and no fewer in all, until the standard error, which errs itself, has been this small twice

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bayescope.errors import UnsupportedError
-from bayescope.network.random_weights import passes_at
-from bayescope.network.weights import Weights
+from bayescope.network import Weights, passes_at
 from bayescope.priors import Prior
 from bayescope.variational.families import MeanField
 from bayescope.variational.objective import Loss, at_offsets

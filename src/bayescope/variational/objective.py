@@ -13,10 +13,7 @@ from torch import Tensor, nn
 from bayescope.laplace.groups import PriorGroups
 from bayescope.laplace.hyperparameters import listed, prior_precision
 from bayescope.likelihoods import Likelihood
-from bayescope.network.batches import row_totals
-from bayescope.network.inputs import Inputs
-from bayescope.network.random_weights import RandomWeights, passes_at
-from bayescope.network.weights import Weights
+from bayescope.network import Inputs, RandomWeights, Weights, passes_at, row_totals
 from bayescope.priors import Prior
 from bayescope.reparameterization import GaussianTensor
 from bayescope.training.objective import PriorPull, compact, squared_errors

@@ -14,21 +14,13 @@ from bayescope.curvature import fit_curvature
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.laplace.groups import PriorGroups
 from bayescope.likelihoods import Likelihood
-from bayescope.network.batches import row_totals
+from bayescope.network import Network, NetworkModel, RandomWeights, Weights, network_prior, row_totals
 from bayescope.network.forward import owned, reading
 from bayescope.network.inputs import Inputs, call, take_rows
-from bayescope.network.model import NetworkModel
-from bayescope.network.network import Network
-from bayescope.network.priors import network_prior
-from bayescope.network.random_weights import RandomWeights
-from bayescope.network.weights import Weights
 from bayescope.precision import DiagonalPrecision
 from bayescope.priors import Prior
 from bayescope.reparameterization import gaussian_kl
-from bayescope.training.minibatches import mean_square
-from bayescope.training.objective import log_likelihood
-from bayescope.training.options import MakeOptimizer
-from bayescope.training.training import Training
+from bayescope.training import MakeOptimizer, Training, log_likelihood, mean_square
 from bayescope.variational.families import Family, Full, LogScale, LowRank, MeanField
 from bayescope.variational.ivon import (
     FIRST_CURVATURE,

@@ -19,22 +19,13 @@ from bayescope.laplace.judgement import WORSE, LossComparison
 from bayescope.layers import deterministic
 from bayescope.layers.variational import VariationalLayer
 from bayescope.likelihoods import Likelihood, resolve
-from bayescope.network.forward import reading
-from bayescope.network.guard import unwrapped
-from bayescope.network.model import NetworkModel
-from bayescope.network.random_weights import passes_at
-from bayescope.network.weights import Weights
+from bayescope.network import NetworkModel, Weights, passes_at, reading, unwrapped
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective, present
-from bayescope.training.checkpoint import resumable
-from bayescope.training.fit_map import fit_map
-from bayescope.training.loop import Outcome, random_states
-from bayescope.training.minibatches import Minibatches
-from bayescope.training.options import TrainingOptions
+from bayescope.training import Minibatches, Outcome, TrainingOptions, Validation, fit_map, random_states, resumable
 from bayescope.training.training import Training, prepared, suits_lbfgs
-from bayescope.training.watch import Validation
 from bayescope.variational.elbo import Bound, Draws, affordable, bound, row_draws, weight_draws
 from bayescope.variational.families import Family
 from bayescope.variational.objective import NegativeBound, at_offsets
