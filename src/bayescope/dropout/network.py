@@ -21,7 +21,7 @@ from bayescope.module_copies import module_copy
 from bayescope.network import Weights, row_totals, unwrapped
 from bayescope.network.dropout import random_outputs, recurrent_refused, switched_on, switches_of
 from bayescope.network.forward import owned, reading
-from bayescope.network.guard import private, unwrapped
+from bayescope.network.guard import private
 from bayescope.network.inputs import Inputs, call, count_rows, described, explained
 from bayescope.storage import stored, stored_hook
 from bayescope.training.minibatches import Minibatches

@@ -28,8 +28,9 @@ from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective, present
 from bayescope.training import NegativeLogJoint, Outcome, Validation, random_states, resumable
 from bayescope.training.facts import describe
+from bayescope.training.loop import tensors_of
 from bayescope.training.options import TrainingKeywords, TrainingOptions
-from bayescope.training.stack import MOST_PRODUCTS, Stack, obstacle
+from bayescope.training.stack import MOST_PRODUCTS, Stack, close, obstacle
 from bayescope.training.steps import shared_copy
 from bayescope.training.training import Training, chosen_weights, prepared
 
@@ -391,18 +392,18 @@ def _alike(functions: Sequence[NetworkModel], few: Inputs) -> bool:
     for function in functions[1:]:
         if function.space != first.space or not _same_rest(function, first):
             return False
-        moved, expected = first.forward(few, function.flat), function.forward(few, function.flat)
-        scale = float(expected.abs().max())
-        tolerance = torch.finfo(next(function.module.parameters()).dtype).eps ** 0.5
-        if not torch.allclose(moved, expected, rtol=tolerance, atol=tolerance * scale, equal_nan=True):
+        dtype = next(function.module.parameters()).dtype
+        moved, expected = (each.forward(few, function.flat).to(dtype) for each in (first, function))
+        if not close(moved, expected):
             return False  # such as another activation
     return True
 
 
 def _same_rest(function: NetworkModel, other: NetworkModel) -> bool:
     """Whether two networks agree in all but their random weights."""
-    for name, value in _tensors(function.module).items():
-        there = _tensors(other.module).get(name)
+    others = tensors_of(other.module)
+    for name, value in tensors_of(function.module).items():
+        there = others.get(name)
         if there is None or there.shape != value.shape:
             return False
         if name not in function.weights.names:
@@ -413,10 +414,6 @@ def _same_rest(function: NetworkModel, other: NetworkModel) -> bool:
         if not same:
             return False
     return True
-
-
-def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    return {name: tensor.detach() for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
 
 
 def _as_given(found: Trained) -> dict[str, str]:

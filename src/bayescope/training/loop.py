@@ -162,8 +162,9 @@ class Loop:
         self._processes = present()
         self._watch, self._checkpoint = watch, checkpoint
         self._progress = progress
-        self._optimizer, self._values = optimizer, _needs_value(optimizer)
         known = type(optimizer).__module__.startswith(("torch.optim.", "bayescope."))
+        # Whether the steps need the value of the whole objective, as a line search does, or may need it.
+        self._optimizer, self._values = optimizer, not known or isinstance(optimizer, LBFGS | Lbfgs)
         self._draws_of_optimizer = nullcontext() if known else PrivateDraws()
         self._pace, self._epochs = pace, pace.epochs
         self._epoch = self._kept = 0
@@ -375,22 +376,16 @@ def random_states(module: nn.Module, generator: torch.Generator) -> Iterator[tor
         yield torch.Generator().manual_seed(checks.seed_from(generator))
 
 
-def _needs_value(optimizer: Optimizer) -> bool:
-    """Whether the steps need the value of the whole objective, as a line search does, or may need it."""
-    if type(optimizer).__module__.startswith(("torch.optim.", "bayescope.")):
-        return isinstance(optimizer, LBFGS | Lbfgs)
-    return True
-
-
-def _tensors(module: nn.Module) -> dict[str, Tensor]:
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """All parameters and buffers of a module by name, detached."""
     return {name: tensor.detach() for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
 
 
 def _snapshot(module: nn.Module) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in _tensors(module).items()}
+    return {name: tensor.clone() for name, tensor in tensors_of(module).items()}
 
 
 def _restore(module: nn.Module, snapshot: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
-        for name, tensor in _tensors(module).items():
+        for name, tensor in tensors_of(module).items():
             tensor.copy_(snapshot[name])

@@ -179,9 +179,9 @@ def obstacle(modules: Sequence[nn.Module], inputs: Inputs, *, evaluated: bool = 
         random = "random operation" in reason
         return "they draw random numbers, each its own" if random else f"vmap cannot run them: {reason[:REASON]}"
     with torch.no_grad():
-        same = all(_close(outputs[:, m], call(module, inputs)) for m, module in enumerate(alone))
+        same = all(close(outputs[:, m], call(module, inputs)) for m, module in enumerate(alone))
         for name, buffer in zip(stack.buffer_names, stack.buffers(), strict=True):
-            same = same and all(_close(buffer[m], module.get_buffer(name)) for m, module in enumerate(alone))
+            same = same and all(close(buffer[m], module.get_buffer(name)) for m, module in enumerate(alone))
     return "" if same else "one pass for all gives other answers than each network by itself"
 
 
@@ -199,7 +199,7 @@ def _shapes(module: nn.Module) -> tuple[Any, ...]:
     return *parameters, *((name, b.shape, b.dtype, b.device) for name, b in module.named_buffers())
 
 
-def _close(value: Tensor, other: Tensor) -> bool:
+def close(value: Tensor, other: Tensor) -> bool:
     """Whether two tensors are the same up to rounding."""
     if value.shape != other.shape:
         return False

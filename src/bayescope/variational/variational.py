@@ -23,7 +23,7 @@ from bayescope.network import NetworkModel, Weights, passes_at, reading, unwrapp
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
-from bayescope.processes import collective, present
+from bayescope.processes import collective
 from bayescope.training import Minibatches, Outcome, TrainingOptions, Validation, fit_map, random_states, resumable
 from bayescope.training.training import Training, prepared, suits_lbfgs
 from bayescope.variational.elbo import Bound, Draws, affordable, bound, row_draws, weight_draws
@@ -195,7 +195,7 @@ def _warn_if_worse(q: GaussianPosterior, training: Training, data: Any, prior_pr
     """
     likelihood, rows = q.likelihood, training.rows
     assert likelihood is not None
-    if present().count > 1 or likelihood.mean_weight is not None or not suits_lbfgs(training.module, rows):
+    if len(rows.of_parts(0)) > 1 or likelihood.mean_weight is not None or not suits_lbfgs(training.module, rows):
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # it is a baseline, mode or not
