@@ -139,6 +139,8 @@ class GroupBlock:
             return torch.stack([p.variance_of(tape) if variances else p.covariance_of(tape) for p in each])
         rotate, values = self._spectrum
         rotated = rotate(tape)
+        if variances and isinstance(rotated, DenseTape):  # the squares are taken once for all δ
+            return rotated.norms((values[:, None] + shifts).reciprocal()).movedim(-1, 0)
         ask = rotated.norms if variances else rotated.gram
         return torch.stack([ask((values + shift).reciprocal()).to(torch.float64) for shift in shifts])
 
