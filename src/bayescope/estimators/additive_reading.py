@@ -21,11 +21,11 @@ from bayescope.additive.gaps import with_gaps
 from bayescope.additive.observed import RowsInMemory
 from bayescope.additive.terms import EncodedRows
 from bayescope.estimators.additive_table import NumericTransform, Outputs, coded
-from bayescope.estimators.base import BLOCK_NUMBERS, Generator, TableEstimator, noted
+from bayescope.estimators.base import BLOCK_NUMBERS, Generator, TableEstimator
 from bayescope.estimators.mapped_rows import Canonical
 from bayescope.estimators.table_rows import RowBlock, TableRows, row_offset
 from bayescope.likelihoods import Likelihood
-from bayescope.posterior import GaussianPosterior, InputRows, NamedDraws, PointPosterior
+from bayescope.posterior import GaussianPosterior, InputRows, NamedDraws, PointPosterior, noted
 from bayescope.predictive import Predictive
 from bayescope.process_state import threads_for
 from bayescope.tables import Column, TableEncoding

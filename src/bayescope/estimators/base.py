@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
 from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, Self, TypeAlias, TypeVar, overload
@@ -22,11 +22,8 @@ from bayescope.estimators.frames import FrameReader
 from bayescope.estimators.labels import class_codes, decided, numbers
 from bayescope.memory import refuse_ran_out
 from bayescope.posterior import (
-    DrawsPosterior,
-    GaussianPosterior,
     InputRows,
     NamedDraws,
-    PointPosterior,
     Posterior,
     inference_data,
 )
@@ -47,7 +44,6 @@ TAIL = 1e-8
 # Numbers that predicting one block of rows may hold at a time.
 BLOCK_NUMBERS = 2**22
 
-P = TypeVar("P", bound=GaussianPosterior | DrawsPosterior | PointPosterior)
 _Arguments = ParamSpec("_Arguments")
 _Estimator = TypeVar("_Estimator", bound=BaseEstimator)
 
@@ -387,12 +383,6 @@ def generator_from(random_state: Any) -> torch.Generator:
 def as_tensor(table: np.ndarray) -> Tensor:
     """The table as a tensor on the same memory; one that is read-only or has negative strides is copied."""
     return torch.from_numpy(table if table.flags.writeable and min(table.strides) >= 0 else table.copy())
-
-
-def noted(posterior: P, notes: dict[str, str]) -> P:
-    """The posterior with more lines in its summary."""
-    record = posterior.record
-    return replace(posterior, record=replace(record, notes={**record.notes, **notes}))
 
 
 def probabilities(predictive: Predictive) -> np.ndarray:

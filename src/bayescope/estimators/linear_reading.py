@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.estimators.base import BLOCK_NUMBERS, P, TableEstimator, noted
+from bayescope.estimators.base import BLOCK_NUMBERS, TableEstimator
 from bayescope.estimators.features import Features
 from bayescope.estimators.inputs import EstimatorTable, InputMap, Origin
 from bayescope.estimators.mapped_rows import MappedRows
@@ -24,7 +24,15 @@ from bayescope.estimators.targets import weight_notes
 from bayescope.likelihoods import Likelihood
 from bayescope.linear.table import RowTable
 from bayescope.models import LinearModel
-from bayescope.posterior import DrawsPosterior, GaussianPosterior, InputRows, NamedDraws, PointPosterior, Posterior
+from bayescope.posterior import (
+    DrawsPosterior,
+    GaussianPosterior,
+    InputRows,
+    NamedDraws,
+    PointPosterior,
+    Posterior,
+    noted,
+)
 from bayescope.priors import Prior
 from bayescope.tables.preprocessing import EncodingName, Table
 
@@ -131,7 +139,12 @@ class LinearEstimator(TableEstimator):
         return max(1, BLOCK_NUMBERS // (draws * outputs)), rows.values.size
 
     def _remember(
-        self, model: LinearModel, posterior: P, prior: Prior, notes: dict[str, str], given: Tensor | None
+        self,
+        model: LinearModel,
+        posterior: GaussianPosterior | PointPosterior | DrawsPosterior,
+        prior: Prior,
+        notes: dict[str, str],
+        given: Tensor | None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Sets what both estimators learn, and returns the weights (C, D) and the intercepts (C,) at inputs 0.
 

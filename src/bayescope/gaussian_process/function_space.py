@@ -18,17 +18,16 @@ from bayescope.gaussian_process.projection import EvidenceBound, greedy_points, 
 from bayescope.gaussian_process.rows import BLOCKS, FLOAT64
 from bayescope.laplace.distance import TRAIN
 from bayescope.laplace.fit import LaplaceFit
-from bayescope.laplace.judgement import AUTO, automatic, warn_if_worse
+from bayescope.laplace.judgement import AUTO, warn_if_worse
 from bayescope.laplace.laplace import (
     EVIDENCE,
+    concluded,
     learns_noise,
     leaves_noise_open,
     own_copy,
     starting_likelihood,
-    with_notes,
 )
 from bayescope.laplace.mode import read_slope
-from bayescope.laplace.tuning import tune_prior
 from bayescope.likelihoods import Likelihood
 from bayescope.memory import free_memory
 from bayescope.network.batches import Batches
@@ -132,12 +131,9 @@ def function_space(
         batch_size=batch_size, memory=memory, generator=checks.generator(generator), progress=progress,
     )  # fmt: skip
     fit = replace(fit, learns_noise=leaves_noise_open(likelihood))
-    if word == EVIDENCE:
-        return tune_prior(fit.posterior())
-    if word == AUTO:
-        found, note = automatic(fit, noise=noise, origin=model)
-        return with_notes(found.posterior(), {"tuned": note})
-    q = fit.posterior() if left_over is None else _bounded(fit, left_over)
+    if left_over is None:
+        return concluded([fit], [model], word, None, noise=noise)
+    q = _bounded(fit, left_over)
     warn_if_worse(q, fit, TRAIN)
     return q
 

@@ -19,11 +19,11 @@ from bayescope.laplace.judgement import (
 )
 from bayescope.laplace.laplace import (
     EVIDENCE,
+    concluded,
     learns_noise,
     leaves_noise_open,
     own_copy,
     starting_likelihood,
-    with_notes,
 )
 from bayescope.laplace.mode import Slope, read_slope
 from bayescope.laplace.online import fit_evidence
@@ -58,6 +58,7 @@ __all__ = [
     "automatic",
     "block_conjugate_gradients",
     "compared",
+    "concluded",
     "fit_evidence",
     "learns_noise",
     "leaves_noise_open",
@@ -71,5 +72,4 @@ __all__ = [
     "tune_prior",
     "warn_if_constant",
     "warn_if_worse",
-    "with_notes",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Unpack
@@ -31,7 +31,7 @@ from bayescope.network.batches import Batches
 from bayescope.network.guard import check_readable, unwrapped
 from bayescope.network.model import NetworkModel
 from bayescope.network.shards import require_same_weights
-from bayescope.posterior import DrawsPosterior, GaussianPosterior, MixturePosterior, PointPosterior, Posterior
+from bayescope.posterior import DrawsPosterior, GaussianPosterior, MixturePosterior, PointPosterior, Posterior, noted
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective, same, warn_once
@@ -145,11 +145,29 @@ def laplace(
     fits = [replace(fit, learns_noise=leaves_noise_open(likelihood)) for fit in fits]
     if likelihood == GAUSSIAN and word != EVIDENCE:
         _warn_of_noise(fits)
+    return concluded(fits, models, word, mixture if several else None, noise=noise)
+
+
+def concluded(
+    fits: list[LaplaceFit], origins: Sequence[Any], word: str | None, mixture: str | None, *, noise: bool
+) -> Posterior:
+    """The posterior of fits under their own prior, or under the one that a word stands for.
+
+    Args:
+        fits: at one mode, or at several.
+        origins: what the network of each was taken from.
+        word: "auto", "evidence", or ``None`` for the prior of the fits.
+        mixture: the weights of several modes; ``None`` for one.
+        noise: whether the noise variance is learnt.
+
+    Warns:
+        ConvergenceWarning: if the posterior predicts training rows worse than the network.
+    """
     if word == AUTO:
-        return _automatic(fits, models, mixture if several else None, noise=noise)
-    q = mixture_of([fit.posterior() for fit in fits], mixture) if several else fits[0].posterior()
+        return _automatic(fits, origins, mixture, noise=noise)
+    q = fits[0].posterior() if mixture is None else mixture_of([fit.posterior() for fit in fits], mixture)
     if word == EVIDENCE:
-        return tune_prior(q, method=EVIDENCE)
+        return tune_prior(q)
     for part, fit in zip(q.components if isinstance(q, MixturePosterior) else [q], fits, strict=True):
         warn_if_worse(part, fit, TRAIN)
     return q
@@ -162,7 +180,7 @@ def _automatic(fits: list[LaplaceFit], models: Sequence[Any], mixture: str | Non
         tuned = fits_of(tune_prior(start, share_prior="scalar"))
         fits, noise = (at_fitted_noise(tuned) if has_noise(tuned[0]) else list(tuned)), False
     found = [automatic(fit, noise=noise, origin=each) for fit, each in zip(fits, models, strict=True)]
-    posteriors = [with_notes(fit.posterior(), {"tuned": note}) for fit, note in found]
+    posteriors = [noted(fit.posterior(), {"tuned": note}) for fit, note in found]
     return posteriors[0] if mixture is None else mixture_of(posteriors, mixture)
 
 
@@ -176,11 +194,6 @@ def _warn_of_noise(fits: Sequence[LaplaceFit]) -> None:
             "with prior_precision='auto' or 'evidence', or bs.Gaussian(noise_variance), which holds it.",
             BayescopeWarning,
         )
-
-
-def with_notes(q: GaussianPosterior, notes: Mapping[str, str]) -> GaussianPosterior:
-    """A posterior with more lines in its summary."""
-    return replace(q, record=replace(q.record, notes={**q.record.notes, **notes}))
 
 
 def learns_noise(likelihood: str | Likelihood, word: str | None) -> bool:

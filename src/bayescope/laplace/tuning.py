@@ -24,7 +24,7 @@ from bayescope.laplace.hyperparameters import SHOWN, listed
 from bayescope.laplace.judgement import warn_if_worse
 from bayescope.laplace.mixture import mixture_of
 from bayescope.laplace.validation import by_validation
-from bayescope.posterior import GaussianPosterior, MixturePosterior, Posterior
+from bayescope.posterior import GaussianPosterior, MixturePosterior, Posterior, noted
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective, warn_once
 
@@ -112,7 +112,7 @@ def tune_prior(
     if not isinstance(q, MixturePosterior):
         return posteriors[0]
     mixed = mixture_of(posteriors, q.weighting)
-    return replace(mixed, record=replace(mixed.record, notes={**mixed.record.notes, **notes}))
+    return noted(mixed, notes)
 
 
 def fits_of(q: Any) -> tuple[LaplaceFit, ...]:

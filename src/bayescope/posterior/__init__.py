@@ -5,7 +5,7 @@ from bayescope.posterior.draws import DEFAULT_PASSES, DrawsPosterior, ImplicitPo
 from bayescope.posterior.gaussian import GaussianPosterior
 from bayescope.posterior.missing import InputRows, Missing, Spread
 from bayescope.posterior.mixture import MixturePosterior
-from bayescope.posterior.posterior import Posterior, in_rows
+from bayescope.posterior.posterior import Posterior, in_rows, noted
 from bayescope.posterior.record import Record
 
 __all__ = [
@@ -23,4 +23,5 @@ __all__ = [
     "Spread",
     "in_rows",
     "inference_data",
+    "noted",
 ]

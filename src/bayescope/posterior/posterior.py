@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
 from bayescope.storage import save
 from bayescope.top_classes import TopClasses
+
+P = TypeVar("P", bound="Posterior")
 
 
 class Options(NamedTuple):
@@ -507,3 +509,8 @@ def requires_grad(x: Any) -> bool:
     """Whether inputs are tensors of which one requires a gradient."""
     values = list(leaves(x))
     return all(isinstance(value, Tensor) for value in values) and any(value.requires_grad for value in values)
+
+
+def noted(q: P, notes: Mapping[str, str]) -> P:
+    """A posterior with more lines in its summary."""
+    return cast(P, replace(cast(Any, q), record=replace(q.record, notes={**q.record.notes, **notes})))
