@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, final
+from typing import Literal, final
 
 import torch
+from numpy.typing import ArrayLike
 from scipy import special
 from torch import Tensor
 
@@ -144,10 +145,10 @@ class Conformal:
 
 def conformal(
     predictive: Predictive,
-    y: Any,
+    y: ArrayLike,
     *,
     level: float = 0.95,
-    method: str | None = None,
+    method: Literal["predictive_interval", "least_ambiguous", "adaptive"] | None = None,
     randomized: bool = False,
     generator: torch.Generator | int | None = None,
 ) -> Conformal:
@@ -183,9 +184,9 @@ def conformal(
     likelihood, outputs = predictive.likelihood, predictive.latent.mean.shape[-1]
     level = checks.fraction("level", level)
     known = _CLASSES if likelihood.discrete else (_REGRESSION,)
-    method = checks.choice("method", known[0] if method is None else method, known)
-    if checks.flag("randomized", randomized) and method != "adaptive":
-        raise UnsupportedError(f"randomized: expected False for method={method!r}, got True. Take method='adaptive'.")
+    scored = checks.choice("method", known[0] if method is None else method, known)
+    if checks.flag("randomized", randomized) and scored != "adaptive":
+        raise UnsupportedError(f"randomized: expected False for method={scored!r}, got True. Take method='adaptive'.")
     targets = likelihood.targets(y, outputs).to(predictive.latent.mean.device)
     rows = len(predictive)
     if len(targets) != rows:
@@ -199,14 +200,14 @@ def conformal(
         )
     if likelihood.discrete:
         probabilities = label_probabilities(predictive).detach()
-        scores = _class_scores(probabilities, method, _uniform(randomized, generator))
+        scores = _class_scores(probabilities, scored, _uniform(randomized, generator))
         labels = targets.reshape(rows, -1, 1).to(torch.int64)
         scores = scores.take_along_dim(labels, -1)[..., 0]
     else:
         _uniform(randomized, generator)
         scores = _normal_scores(*predictive.latent.components(likelihood), targets)
     quantile = scores.sort(0).values[rank - 1]
-    return Conformal(level, method, tuple(quantile.tolist()), rows, likelihood.name, outputs, randomized)
+    return Conformal(level, scored, tuple(quantile.tolist()), rows, likelihood.name, outputs, randomized)
 
 
 def _rank(level: float, rows: int) -> int:

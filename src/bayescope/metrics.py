@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, final, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 from sklearn.metrics import roc_auc_score
 
@@ -55,10 +55,10 @@ class Reliability:
 
 
 @overload
-def nll(probs: Any, y: Any, /) -> float: ...
+def nll(probs: ArrayLike, y: ArrayLike, /) -> float: ...
 @overload
-def nll(mean: Any, variance: Any, y: Any, /) -> float: ...
-def nll(first: Any, second: Any, third: Any = None, /) -> float:
+def nll(mean: ArrayLike, variance: ArrayLike, y: ArrayLike, /) -> float: ...
+def nll(first: ArrayLike, second: ArrayLike, third: ArrayLike | None = None, /) -> float:
     """Mean negative log probability of the truth, in nats: ``nll(probs, y)`` or ``nll(mean, variance, y)``.
 
     Classes: −N⁻¹ Σ log p(y_n); infinite where a true label was given probability 0. Gaussian predictions:
@@ -81,7 +81,7 @@ def nll(first: Any, second: Any, third: Any = None, /) -> float:
     return float(rows.reshape(len(rows), -1).sum(1).mean())
 
 
-def brier(probs: Any, y: Any) -> float:
+def brier(probs: ArrayLike, y: ArrayLike) -> float:
     """N⁻¹ Σ_n Σ_k (p_nk − [y_n = k])², halved for two classes, where it is the mean of (p_n1 − y_n)².
 
     Args:
@@ -96,7 +96,7 @@ def brier(probs: Any, y: Any) -> float:
     return float(squares.sum(1).mean() * (0.5 if table.shape[1] == 2 else 1.0))
 
 
-def ece(probs: Any, y: Any, bins: int = 15) -> float:
+def ece(probs: ArrayLike, y: ArrayLike, bins: int = 15) -> float:
     """Expected calibration error Σ_b (n_b/N) ∣accuracy_b − confidence_b∣ over bins of equal width (Guo et al. 2017).
 
     Args:
@@ -113,7 +113,7 @@ def ece(probs: Any, y: Any, bins: int = 15) -> float:
     return float((diagram.count[filled] * gaps).sum() / diagram.count.sum())
 
 
-def reliability(probs: Any, y: Any, bins: int = 15) -> Reliability:
+def reliability(probs: ArrayLike, y: ArrayLike, bins: int = 15) -> Reliability:
     """Confidence and accuracy in bins of equal width, with the bands that a calibrated prediction stays in.
 
     Args:
@@ -138,7 +138,7 @@ def reliability(probs: Any, y: Any, bins: int = 15) -> Reliability:
     return Reliability(edges, mean_confidence, accuracy, count, low, high)
 
 
-def auroc(probs: Any, y: Any) -> float:
+def auroc(probs: ArrayLike, y: ArrayLike) -> float:
     """Area under the ROC curve, ties counted half; for K > 2 classes the mean over classes of one against the rest.
 
     Args:
@@ -156,7 +156,7 @@ def auroc(probs: Any, y: Any) -> float:
     return float(np.mean([roc_auc_score(labels == k, table[:, k]) for k in classes]))
 
 
-def ood_auroc(score_in: Any, score_out: Any) -> float:
+def ood_auroc(score_in: ArrayLike, score_out: ArrayLike) -> float:
     """How well a score tells other data from the data at hand: P(out > in) + ½ P(out = in).
 
     Args:
@@ -174,7 +174,7 @@ def ood_auroc(score_in: Any, score_out: Any) -> float:
     return float(roc_auc_score(outside, np.concatenate(scores)))
 
 
-def coverage(low: Any, high: Any, y: Any) -> float:
+def coverage(low: ArrayLike, high: ArrayLike, y: ArrayLike) -> float:
     """The share of truths in their closed intervals, over all entries.
 
     Args:
@@ -191,7 +191,7 @@ def coverage(low: Any, high: Any, y: Any) -> float:
     return float(((bottom <= truth) & (truth <= top)).mean())
 
 
-def crps(mean: Any, variance: Any, y: Any) -> float:
+def crps(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> float:
     """Mean continuous ranked probability score of N(mean, variance), in the unit of y, over all entries.
 
     With z = (y − mean)/sd, it is sd (z (2Φ(z) − 1) + 2φ(z) − π^(−½)) (Gneiting & Raftery 2007, negated).
@@ -206,12 +206,12 @@ def crps(mean: Any, variance: Any, y: Any) -> float:
     return float((sd * (z * special.erf(z / math.sqrt(2)) + 2 * density - 1 / math.sqrt(math.pi))).mean())
 
 
-def _floats(name: str, value: Any) -> Floats:
+def _floats(name: str, value: ArrayLike) -> Floats:
     array: Floats = checks.float64(name, value).cpu().numpy()
     return array
 
 
-def _classified(probs: Any, y: Any) -> tuple[Floats, Labels]:
+def _classified(probs: ArrayLike, y: ArrayLike) -> tuple[Floats, Labels]:
     """Checked probabilities (N, K) and labels (N,)."""
     table = _floats("probs", probs)
     try:
@@ -244,7 +244,7 @@ def _classified(probs: Any, y: Any) -> tuple[Floats, Labels]:
     return table, labels.astype(np.int64)
 
 
-def _gaussian(mean: Any, variance: Any, y: Any) -> tuple[Floats, Floats, Floats]:
+def _gaussian(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> tuple[Floats, Floats, Floats]:
     centre, spread, truth = _same_shape(("mean", mean), ("variance", variance), ("y", y))
     if (spread <= 0).any():
         raise InputError(f"variance: expected positive numbers, got {spread.min():g}.")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bayescope import checks
@@ -157,7 +158,9 @@ class Predictive:
             )
         return self._give(self._of_top(self.latent.integration_error(self.likelihood)))
 
-    def interval(self, level: float = 0.95, *, of: str | None = None) -> tuple[Array, Array]:
+    def interval(
+        self, level: float = 0.95, *, of: Literal["outcome", "mean", "latent"] | None = None
+    ) -> tuple[Array, Array]:
         """The central interval that holds the given probability.
 
         Args:
@@ -174,14 +177,13 @@ class Predictive:
             UnsupportedError: for the outcome of a classifier, which has no interval.
         """
         tail = 0.5 * (1.0 - checks.fraction("level", level))
-        if of is None:
-            of = "mean" if self.likelihood.discrete else "outcome"
-        of = checks.choice("of", of, ("outcome", "mean", "latent"))
-        if of == "outcome" and self.likelihood.discrete:
+        usual = "mean" if self.likelihood.discrete else "outcome"
+        kind = checks.choice("of", usual if of is None else of, ("outcome", "mean", "latent"))
+        if kind == "outcome" and self.likelihood.discrete:
             raise UnsupportedError(
                 "interval: a class label has no interval. Ask for of='mean' (the class probability) or of='latent'."
             )
-        low, high = (self._quantile(at, of) for at in (tail, 1.0 - tail))
+        low, high = (self._quantile(at, kind) for at in (tail, 1.0 - tail))
         return self._give(low), self._give(high)
 
     def abstains(self, *, probability: float | None = None, epistemic: float | None = None) -> Array:
@@ -215,7 +217,7 @@ class Predictive:
             fails |= (sd > checks.positive_number("epistemic", epistemic)).any(-1)
         return self._give(fails)
 
-    def log_prob(self, y: Any) -> Array:
+    def log_prob(self, y: ArrayLike) -> Array:
         """log p(y∣x, data) per row, shape (N,).
 
         Raises:
@@ -238,7 +240,7 @@ class Predictive:
         return self._give(self.likelihood.sample(f, source), leading=1)
 
     def to_frame(
-        self, *, classes: Any = None, outputs: Sequence[str] | None = None, level: float | None = 0.95
+        self, *, classes: object = None, outputs: Sequence[str] | None = None, level: float | None = 0.95
     ) -> pd.DataFrame:
         """The predictions and how far to trust them as a table, a row for each row of the inputs, numbered from 0.
 
@@ -293,7 +295,7 @@ class Predictive:
     def _shape(self) -> tuple[int, ...]:
         return tuple(self.latent.mean.shape[:1]) if self.shape is None else self.shape
 
-    def _flat(self, y: Any) -> Any:
+    def _flat(self, y: ArrayLike) -> ArrayLike:
         """Outcomes with each position as a row of its own."""
         if len(self._shape) == 1:
             return y
@@ -353,7 +355,7 @@ def _of_classes(p: Predictive, labels: np.ndarray, level: float | None) -> Colum
     probs = np.asarray(p.probs)
     best = probs.argmax(axis=1)[:, None]
 
-    def of_best(values: Any) -> np.ndarray:
+    def of_best(values: Array) -> np.ndarray:
         return np.take_along_axis(values, best, axis=1)[:, 0]
 
     columns: Columns = {"predicted": labels[best[:, 0]]}
@@ -387,7 +389,7 @@ def _side_by_side(each: dict[str, Any], prefixes: Sequence[str]) -> Columns:
     return {prefix + name: values[:, k] for k, prefix in enumerate(prefixes) for name, values in each.items()}
 
 
-def _names(name: str, given: Any, count: int, default: Sequence[Any]) -> np.ndarray:
+def _names(name: str, given: object, count: int, default: Sequence[Any]) -> np.ndarray:
     names = np.asarray(default if given is None else given)
     if names.shape != (count,):
         raise InputError(f"{name}: expected {count} names, got shape {names.shape}. Give one for each.")
@@ -396,7 +398,7 @@ def _names(name: str, given: Any, count: int, default: Sequence[Any]) -> np.ndar
     return names
 
 
-def _refuse_given(name: str, given: Any, what: str) -> None:
+def _refuse_given(name: str, given: object, what: str) -> None:
     if given is not None:
         raise InputError(f"{name}: expected None for {what}, got {given!r}. Leave it out.")
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bayescope import checks
@@ -38,7 +39,7 @@ class Prior:
     mean: Tensor
     flat: int = 0
 
-    def __init__(self, precision: Any = 1.0, mean: Any = 0.0, flat: int = 0) -> None:
+    def __init__(self, precision: ArrayLike | Precision = 1.0, mean: ArrayLike = 0.0, flat: int = 0) -> None:
         structured = isinstance(precision, Precision)
         if structured and flat:
             raise InputError("prior_precision: expected numbers beside flat intercepts, got a structured precision.")

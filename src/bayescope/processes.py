@@ -177,7 +177,7 @@ class Processes:
             local.set_state(*self.same(local.get_state()))
         return local
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, value: _Result) -> list[Any]:
         """The values of all processes by rank, with tensors on the CPU.
 
         They travel as JSON and tensors, so that no process runs code that another one has sent.
@@ -484,7 +484,7 @@ def _shapes(tensors: Sequence[Tensor]) -> dict[str, str]:
     return {"tensors": "; ".join(f"{tuple(tensor.shape)} {tensor.dtype}" for tensor in tensors)}
 
 
-def form(name: str, value: Any) -> str:
+def form(name: str, value: object) -> str:
     """A value of an option as a short text, by which those of two processes are compared."""
     if name in GIVEN:
         return "None" if value is None else "one"
@@ -493,7 +493,7 @@ def form(name: str, value: Any) -> str:
     return json.dumps(_in_order(value), default=lambda each: _in_order(_described(each)), ensure_ascii=False)
 
 
-def _in_order(value: Any) -> Any:
+def _in_order(value: object) -> object:
     """The value with sorted dicts and floats to 12 digits.
 
     The order of a dict says when a key was added, and the last digits of a float which processor computed it.
@@ -508,7 +508,7 @@ def _in_order(value: Any) -> Any:
     return value
 
 
-def _described(value: Any) -> Any:
+def _described(value: object) -> object:
     """What JSON cannot hold: numbers by their shape and a sum, records by their fields, all else by its type."""
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
         value = torch.as_tensor(value)

@@ -24,7 +24,7 @@ from bayescope.curvature.options import (
 from bayescope.curvature.passes import Passes
 from bayescope.curvature.plan import plan_network
 from bayescope.keywords import takes
-from bayescope.likelihoods import Likelihood, resolve
+from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
 from bayescope.module_copies import twin
 from bayescope.network.batches import Batches, Data
 from bayescope.network.forward import reading
@@ -129,7 +129,7 @@ def fit_curvature(
     model: nn.Module,
     data: Data,
     *,
-    likelihood: str | Likelihood,
+    likelihood: LikelihoodName | Likelihood,
     weights: Choice = "all",
     cotangents: int | None = None,
     generator: torch.Generator | int | None = None,

@@ -27,7 +27,7 @@ from bayescope.curvature.options import (
 )
 from bayescope.errors import InputError, MemoryBudgetError
 from bayescope.keywords import takes
-from bayescope.likelihoods import Likelihood, read_targets, resolve
+from bayescope.likelihoods import Likelihood, LikelihoodName, read_targets, resolve
 from bayescope.memory import free_memory, readable
 from bayescope.module_copies import twin
 from bayescope.network.batches import Batches, Data
@@ -210,7 +210,7 @@ def plan(
     model: nn.Module,
     data: Data,
     *,
-    likelihood: str | Likelihood,
+    likelihood: LikelihoodName | Likelihood,
     weights: Choice = "all",
     **options: Unpack[CurvatureKeywords],
 ) -> Plan:

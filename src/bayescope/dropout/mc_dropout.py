@@ -16,7 +16,7 @@ from bayescope.dropout.network import DropoutPasses, Stochastic, best_noise, sho
 from bayescope.dropout.weight_decay import dropout_prior, noise_variance, rates_behind_dropout
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
 from bayescope.keywords import takes
-from bayescope.likelihoods import Likelihood, resolve
+from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
 from bayescope.network import NetworkModel, network_prior, row_totals
 from bayescope.posterior import DEFAULT_PASSES, ImplicitPosterior, Record
 from bayescope.priors import Prior
@@ -140,7 +140,7 @@ def mc_dropout(
     model: nn.Module,
     data: Any = None,
     *,
-    likelihood: str | Likelihood,
+    likelihood: LikelihoodName | Likelihood,
     rate: float | str | None = None,
     before: Any = "all",
     prior_precision: Any = None,
@@ -289,7 +289,11 @@ def _check_decay(weight_decay: float | None, prior_precision: Any, rows: int | N
 
 
 def _with_noise(
-    given: str | Likelihood, weight_decay: float | None, prior_precision: Any, rates: Sequence[float], rows: int | None
+    given: LikelihoodName | Likelihood,
+    weight_decay: float | None,
+    prior_precision: Any,
+    rates: Sequence[float],
+    rows: int | None,
 ) -> Likelihood:
     """The likelihood that was given, with its noise where that follows from the weight decay.
 

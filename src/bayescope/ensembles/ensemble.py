@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
 from bayescope.keywords import takes
-from bayescope.likelihoods import Likelihood, resolve
+from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
 from bayescope.module_copies import module_copy
 from bayescope.network import NetworkModel, network_prior, row_totals, unwrapped
 from bayescope.network.inputs import Inputs, count_rows, map_arrays, map_tensors
@@ -255,7 +255,7 @@ def ensemble(
     make_model: Callable[[], nn.Module] | Sequence[nn.Module],
     data: Any,
     *,
-    likelihood: str | Likelihood,
+    likelihood: LikelihoodName | Likelihood,
     members: int | None = None,
     side_by_side: bool | None = None,
     bootstrap: bool = False,

@@ -20,6 +20,7 @@ from bayescope import checks
 from bayescope.errors import InputTypeError, UndefinedQuantityError
 from bayescope.estimators.frames import FrameReader
 from bayescope.estimators.labels import class_codes, decided, numbers
+from bayescope.likelihoods import IntegralName
 from bayescope.memory import refuse_ran_out
 from bayescope.posterior import (
     InputRows,
@@ -117,8 +118,8 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         self,
         X: object,
         *,
-        integral: str | None = None,
-        method: str | None = None,
+        integral: IntegralName | None = None,
+        method: Literal["linearized", "sampled"] | None = None,
         samples: int | None = None,
         generator: Generator = None,
     ) -> Predictive:
@@ -199,7 +200,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         variables = {name: values for name, (_, values) in named.variables.items()}
         return inference_data(groups | {"posterior": variables}, dims=dims, coords=coords)
 
-    def _targets(self, y: Any, rows: int) -> np.ndarray:
+    def _targets(self, y: object, rows: int) -> np.ndarray:
         """The targets of this many rows as the likelihood takes them."""
         classes = None if getattr(self, "_multilabel", False) else getattr(self, "classes_", None)
         return numbers(y, rows) if classes is None else class_codes(y, rows, classes)
@@ -361,7 +362,7 @@ def moments(predictive: Predictive) -> np.ndarray:
     return np.stack([predictive.mean, predictive.variance], axis=1)
 
 
-def generator_from(random_state: Any) -> torch.Generator:
+def generator_from(random_state: RandomState) -> torch.Generator:
     """A generator for scikit-learn's ``random_state``: an int, a RandomState, which is advanced, or ``None``.
 
     Raises:

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from bayescope import checks
 from bayescope.errors import InputTypeError, OptionError
+from bayescope.estimators.base import RandomState
 from bayescope.storage import stored
 
 CENTRES = 50
@@ -39,12 +40,12 @@ class RadialBasis(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         width_: s.
     """
 
-    def __init__(self, centres: int = CENTRES, width: float | None = None, random_state: Any = 0) -> None:
+    def __init__(self, centres: int = CENTRES, width: float | None = None, random_state: RandomState = 0) -> None:
         self.centres = centres
         self.width = width
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None) -> RadialBasis:
+    def fit(self, X: object, y: object = None) -> RadialBasis:
         """Chooses centres and width.
 
         Raises:
@@ -57,13 +58,13 @@ class RadialBasis(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.width_ = float(checks.positive("width", self._rule() if self.width is None else self.width))
         return self
 
-    def transform(self, X: Any) -> np.ndarray:
+    def transform(self, X: object) -> np.ndarray:
         """φ(x) of each row, shape (N, J)."""
         check_is_fitted(self)
         table = validate_data(self, X, dtype=np.float64, reset=False)
         return np.exp(-0.5 * _squared_distances(table, self.centres_) / self.width_**2)
 
-    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+    def get_feature_names_out(self, input_features: object = None) -> np.ndarray:
         """The bumps are called rbf0, rbf1, and so on."""
         check_is_fitted(self)
         return np.array([f"rbf{j}" for j in range(self.centres_.shape[0])], dtype=object)
@@ -82,7 +83,7 @@ FEATURES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def feature_map(features: Features, random_state: Any) -> Any | None:
+def feature_map(features: Features, random_state: RandomState) -> Any | None:
     """The unfitted transformer that ``features=`` stands for: ``None``, a named one, or a copy of the caller's own.
 
     Raises:

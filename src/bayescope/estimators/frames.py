@@ -44,8 +44,8 @@ class FrameReader:
     def fit(
         cls,
         estimator: BaseEstimator,
-        X: Any,
-        y: Any,
+        X: object,
+        y: object,
         *,
         categorical: Sequence[str | int] | None = None,
         numbers: bool = False,
@@ -79,7 +79,7 @@ class FrameReader:
         names = tuple(column.name for column in columns)
         return cls(names, tuple(sorted(label_positions(names, categorical)))), columns
 
-    def columns(self, estimator: BaseEstimator, X: Any) -> list[Column]:
+    def columns(self, estimator: BaseEstimator, X: object) -> list[Column]:
         """The columns of a table like the one that was fitted, by the names that they had there.
 
         Raises:
@@ -93,7 +93,7 @@ class FrameReader:
         # Without names, or with names that were not there to be learnt, columns are known by their positions.
         return [replace(column, name=name) for column, name in zip(columns, self.names, strict=True)]
 
-    def table(self, estimator: BaseEstimator, X: Any) -> Table:
+    def table(self, estimator: BaseEstimator, X: object) -> Table:
         """The same, but an array or a tensor of finite numbers is taken as it is."""
         numbers = None if self.categorical else finite_numbers(X)
         if numbers is None:
@@ -110,7 +110,7 @@ class FrameReader:
         return table.blocks(self.names, categorical=[self.names[place] for place in self.categorical])
 
 
-def columns_by_name(X: Any, **roles: Any) -> tuple[Any, ...]:
+def columns_by_name(X: object, **roles: Any) -> tuple[Any, ...]:
     """The features, and the target, the weights and the offset, which may be columns of the features by their names.
 
     Args:
@@ -142,7 +142,7 @@ def columns_by_name(X: Any, **roles: Any) -> tuple[Any, ...]:
     return features.to_native(), *values
 
 
-def finite_numbers(X: Any) -> np.ndarray | None:
+def finite_numbers(X: object) -> np.ndarray | None:
     """X as float64, shape (N, D), where it is an array or a tensor of finite numbers; else ``None``."""
     array = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
     if type(array) is not np.ndarray or array.ndim != 2 or array.dtype.kind not in "iuf" or 0 in array.shape:
@@ -154,7 +154,7 @@ def finite_numbers(X: Any) -> np.ndarray | None:
         return table if np.isfinite(table.sum()) or np.isfinite(table).all() else None
 
 
-def _require_room(X: Any) -> None:
+def _require_room(X: object) -> None:
     """Refuses a table whose numbers, of eight bytes each, memory does not hold, before they are made of what it has.
 
     Raises:
@@ -169,13 +169,13 @@ def _require_room(X: Any) -> None:
         )
 
 
-def _width(X: Any) -> float:
+def _width(X: object) -> float:
     """Columns of a table that tells, else infinity."""
     shape = getattr(X, "shape", None)
     return float(shape[1]) if shape is not None and len(shape) == 2 else np.inf
 
 
-def _sized(X: Any, columns: Sequence[Column]) -> Any:
+def _sized(X: object, columns: Sequence[Column]) -> object:
     """The table as scikit-learn can tell its width and names: it knows nothing of frames without a shape."""
     if hasattr(X, "shape") or not hasattr(X, "__dataframe__"):
         return X

@@ -19,7 +19,7 @@ from bayescope.posterior import InputRows, Missing, Spread
 from bayescope.storage import stored
 from bayescope.tables.dataset import TableDataset
 from bayescope.tables.encoding import refuse_far
-from bayescope.tables.preprocessing import Preprocessing, Table
+from bayescope.tables.preprocessing import EncodingName, Preprocessing, Table
 
 # This many rows tell the features' means and scales well enough: no answer depends on where exactly the centre is.
 SCALE_ROWS = 10_000
@@ -166,7 +166,7 @@ class EstimatorTable:
         names = getattr(estimator, "feature_names_in_", None)
         return cls(frames, inputs, linear, type(estimator).__name__, None if names is None else tuple(names.tolist()))
 
-    def __call__(self, table: Any) -> InputRows:
+    def __call__(self, table: object) -> InputRows:
         """The rows of a table like the one that was fitted.
 
         Raises:
@@ -181,7 +181,7 @@ class EstimatorTable:
         return self.inputs.read(self.frames.table(known, table), linear=self.linear)
 
 
-def require_room(table: Table, encoding: Any) -> None:
+def require_room(table: Table, encoding: EncodingName) -> None:
     """Refuses a table in memory whose inputs memory does not hold, before they are made.
 
     Raises:
@@ -248,7 +248,7 @@ def _means(mapped: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
     return np.asarray(np.where(low == high, low, mean))
 
 
-def _dense(table: Any) -> np.ndarray:
+def _dense(table: object) -> np.ndarray:
     dense = table.toarray() if hasattr(table, "toarray") else table
     array = np.asarray(dense, dtype=np.float64)
     if array.ndim != 2:

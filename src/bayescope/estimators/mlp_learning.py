@@ -66,7 +66,9 @@ class TrainingPace:
     searched: int
 
     @classmethod
-    def checked(cls, rows: int, epochs: Any, batch_size: Any, lr: Any, *, on_disk: bool = False) -> TrainingPace:
+    def checked(
+        cls, rows: int, epochs: int | None, batch_size: int | None, lr: float | None, *, on_disk: bool = False
+    ) -> TrainingPace:
         """From the options of an estimator; ``None`` for what follows from the number of rows.
 
         Raises:

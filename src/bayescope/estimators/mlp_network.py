@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, final
+from typing import Literal, TypeAlias, final
 
 import numpy as np
 import torch
@@ -44,7 +44,7 @@ class Architecture:
     outputs: int
 
     @classmethod
-    def checked(cls, features: int, hidden: Any, activation: Any, outputs: int) -> Architecture:
+    def checked(cls, features: int, hidden: Sequence[int], activation: Activation, outputs: int) -> Architecture:
         """From the options of an estimator.
 
         Raises:

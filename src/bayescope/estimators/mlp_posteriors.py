@@ -19,7 +19,7 @@ from bayescope.estimators.mlp_learning import TrainingPace
 from bayescope.gaussian_process.function_space import function_space
 from bayescope.laplace.laplace import laplace
 from bayescope.likelihoods import Likelihood
-from bayescope.network.weights import Weights, by_variance
+from bayescope.network.weights import Choice, Weights, by_variance
 from bayescope.posterior import GaussianPosterior, Posterior
 from bayescope.sampling.nuts import nuts
 from bayescope.sampling.sgmcmc import sgmcmc
@@ -169,7 +169,9 @@ POSTERIORS: dict[str, Kind] = {
 }
 
 
-def chosen(posterior: Any, options: Any, draws: Any) -> tuple[Kind, dict[str, Any]]:
+def chosen(
+    posterior: PosteriorName, options: Mapping[str, Any] | None, draws: int | None
+) -> tuple[Kind, dict[str, Any]]:
     """The posterior of a name, and the options for it.
 
     Raises:
@@ -200,7 +202,7 @@ def chosen(posterior: Any, options: Any, draws: Any) -> tuple[Kind, dict[str, An
     return kind, given
 
 
-def _precisions(setting: Setting, weights: Any) -> dict[str, float]:
+def _precisions(setting: Setting, weights: Choice) -> dict[str, float]:
     """The prior precisions of those layers that have a random weight.
 
     Raises:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeAlias, final
+from typing import TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -82,7 +82,7 @@ class NetworkRows:
         """p(y∣f) to the power of each row's weight, where these are not all 1."""
         return plain if self.mean_weight is None else Weighted(plain, self.mean_weight)
 
-    def data(self, batch_size: int, seed: int, change: Change | None = None) -> Any:
+    def data(self, batch_size: int, seed: int, change: Change | None = None) -> tuple[Tensor, Tensor] | OrderedLoader:
         """The rows as the functions of the library take them: tensors, or a loader of rows in files.
 
         The loader has minibatches for training, and larger blocks in order for what sums over the rows.

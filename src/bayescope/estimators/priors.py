@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from bayescope import checks
@@ -15,7 +13,7 @@ from bayescope.priors import Prior
 USELESS = " at the end of its range: the features tell nothing about y, and their weights are held at 0"
 
 
-def weight_precision(value: Any, features: int) -> Tensor | None:
+def weight_precision(value: object, features: int) -> Tensor | None:
     """Checks ``prior_precision=``: a positive number, one a feature, or a `Prior`; ``None`` stands for "evidence".
 
     Raises:
@@ -42,7 +40,7 @@ def weight_precision(value: Any, features: int) -> Tensor | None:
     return precision
 
 
-def one_precision(value: Any) -> float | None:
+def one_precision(value: object) -> float | None:
     """Checks ``prior_precision=``: a positive number for all weights; ``None`` stands for "evidence".
 
     Raises:
@@ -58,7 +56,7 @@ def one_precision(value: Any) -> float | None:
         ) from None
 
 
-def intercept_precision(value: Any) -> float | None:
+def intercept_precision(value: float | None) -> float | None:
     """Checks ``intercept_prior_precision=``: a positive number, or ``None`` for the default prior at the inputs' means.
 
     Raises:

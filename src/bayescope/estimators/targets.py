@@ -250,7 +250,7 @@ def refuse_one_row(rows: int) -> None:
 
 
 def class_factors(
-    class_weight: Any, classes: Sequence[Any], codes: np.ndarray, weights: np.ndarray | None
+    class_weight: ClassWeight, classes: Sequence[Any], codes: np.ndarray, weights: np.ndarray | None
 ) -> np.ndarray:
     """How much more a row counts by its class, shape (K,).
 
@@ -291,7 +291,7 @@ def weight_notes(total: float, rows: int) -> dict[str, str]:
     return {"rows": f"{rows}, which count as {total:.6g} by their weights"}
 
 
-def class_notes(class_weight: Any, classes: Sequence[Any], factors: np.ndarray) -> dict[str, str]:
+def class_notes(class_weight: ClassWeight, classes: Sequence[Any], factors: np.ndarray) -> dict[str, str]:
     """What a summary says of ``class_weight``."""
     if class_weight is None:
         return {}

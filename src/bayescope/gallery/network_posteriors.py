@@ -18,7 +18,7 @@ from bayescope.gallery import networks
 from bayescope.gallery.linear_models import Scene, distance, probability_colours
 from bayescope.gallery.page import Canvas, Picture
 from bayescope.laplace.laplace import laplace
-from bayescope.likelihoods import Gaussian, Likelihood
+from bayescope.likelihoods import Gaussian, Likelihood, LikelihoodName
 from bayescope.plots import marks
 from bayescope.plots.style import COLOURS, INK, LABELS, MUTED
 from bayescope.posterior import Posterior
@@ -47,7 +47,7 @@ class NetworkProblem(NamedTuple):
 
     widths: tuple[int, ...]
     data: tuple[Tensor, Tensor] | tuple[np.ndarray, np.ndarray]
-    likelihood: str | Likelihood
+    likelihood: LikelihoodName | Likelihood
     prior_precision: float
     options: Options
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bayescope.curvature.options import StructureName
 from bayescope.laplace.laplace import laplace
-from bayescope.likelihoods import Likelihood
+from bayescope.likelihoods import Likelihood, LikelihoodName
 from bayescope.models import Model
 from bayescope.posterior import GaussianPosterior, PointPosterior, Posterior, Record
 from bayescope.training.fit_map import fit_map
@@ -63,7 +63,7 @@ def mlp(*widths: int, seed: int = 0, activation: Callable[[], nn.Module] = nn.Ta
 def posterior(
     start: nn.Module,
     data: tuple[Tensor, Tensor],
-    likelihood: str | Likelihood,
+    likelihood: LikelihoodName | Likelihood,
     prior_precision: float,
     *,
     structure: StructureName = "full",

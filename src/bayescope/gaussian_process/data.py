@@ -18,7 +18,7 @@ from bayescope.likelihoods import Likelihood
 from bayescope.memory import require_memory
 from bayescope.network.batches import Batches
 from bayescope.network.forward import reading
-from bayescope.network.inputs import map_tensors, take_rows
+from bayescope.network.inputs import Inputs, map_tensors, take_rows
 from bayescope.network.network import Network
 from bayescope.network.shards import Fingerprint
 from bayescope.tape import Tape, block_bytes
@@ -126,7 +126,7 @@ class TrainingData:
             )
 
 
-def count_cotangents(network: Network, inputs: Any, targets: Tensor, likelihood: Likelihood) -> int:
+def count_cotangents(network: Network, inputs: Inputs, targets: Tensor, likelihood: Likelihood) -> int:
     """K, the columns of Λ's root at all positions of a row."""
     with torch.no_grad():
         f = network.record(take_rows(inputs, slice(0, 1))).outputs

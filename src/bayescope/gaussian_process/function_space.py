@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -28,14 +28,14 @@ from bayescope.laplace.laplace import (
     starting_likelihood,
 )
 from bayescope.laplace.mode import read_slope
-from bayescope.likelihoods import Likelihood
+from bayescope.likelihoods import Likelihood, LikelihoodName
 from bayescope.memory import free_memory
-from bayescope.network.batches import Batches
+from bayescope.network.batches import Batches, Data
 from bayescope.network.forward import reading
 from bayescope.network.model import NetworkModel
 from bayescope.network.network import Network
-from bayescope.network.priors import network_prior
-from bayescope.network.weights import by_variance
+from bayescope.network.priors import PriorPrecision, network_prior
+from bayescope.network.weights import Choice, by_variance
 from bayescope.posterior import GaussianPosterior, Posterior, Record
 from bayescope.precision import Precision
 from bayescope.priors import Prior
@@ -43,6 +43,8 @@ from bayescope.process_state import outside_inference_mode
 from bayescope.processes import refuse_several
 from bayescope.tape import block_bytes
 
+# Which of the data the process is held over.
+Approximation = Literal["exact", "subset", "nystrom", "inducing"]
 # What a posterior in function space says where it is asked for what it does not have.
 INSTEAD = "Take laplace, whose structure 'full' is the same posterior over weights."
 
@@ -50,12 +52,12 @@ INSTEAD = "Take laplace, whose structure 'full' is the same posterior over weigh
 @outside_inference_mode
 def function_space(
     model: nn.Module,
-    data: Any,
+    data: Data,
     *,
-    likelihood: str | Likelihood,
-    weights: Any = "all",
-    prior_precision: Any = 1.0,
-    approximation: str = "exact",
+    likelihood: LikelihoodName | Likelihood,
+    weights: Choice = "all",
+    prior_precision: PriorPrecision | Literal["auto", "evidence"] = 1.0,
+    approximation: Approximation = "exact",
     points: int | None = None,
     batch_size: int = 1024,
     memory: int | None = None,
@@ -126,8 +128,9 @@ def function_space(
         _check_tuned(word, approximation)
     noise = learns_noise(likelihood, word)
     resolved = starting_likelihood(likelihood, learnt=noise)
+    start = 1.0 if isinstance(prior_precision, str) else prior_precision
     fit, left_over = _fitted(
-        own_copy(model), data, resolved, weights, prior_precision if word is None else 1.0, approximation, points,
+        own_copy(model), data, resolved, weights, start, approximation, points,
         batch_size=batch_size, memory=memory, generator=checks.generator(generator), progress=progress,
     )  # fmt: skip
     fit = replace(fit, learns_noise=leaves_noise_open(likelihood))
@@ -160,11 +163,11 @@ class _Found:
 
 def _fitted(
     module: nn.Module,
-    data: Any,
+    data: Data,
     likelihood: Likelihood,
-    weights: Any,
-    prior_precision: Any,
-    approximation: str,
+    weights: Choice,
+    prior_precision: PriorPrecision,
+    approximation: Approximation,
     points: int | None,
     *,
     batch_size: int,
@@ -234,7 +237,7 @@ def _inducing(data: TrainingData, prior: Prior) -> _Found:
     return _Found(precision, f"{len(chosen):,} inducing rows", "inducing", 3, left_over)
 
 
-_APPROXIMATIONS: dict[str, Callable[[TrainingData, Prior], _Found]] = {
+_APPROXIMATIONS: dict[Approximation, Callable[[TrainingData, Prior], _Found]] = {
     "exact": _exact,
     "subset": _subset,
     "nystrom": _nystrom,

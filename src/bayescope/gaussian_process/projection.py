@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
 
 from bayescope.gaussian_process.data import TrainingData
 from bayescope.gaussian_process.rows import KernelRows
-from bayescope.laplace.fit import LaplaceFit
+from bayescope.laplace.fit import GivenNoise, GivenPrior, LaplaceFit
 from bayescope.network.priors import prior_diagonal
 from bayescope.precision import LowRankPrecision
 from bayescope.priors import Prior
@@ -73,7 +73,7 @@ class EvidenceBound:
     fit: LaplaceFit
     left_over: Tensor
 
-    def log_evidence(self, prior_precision: Any = None, noise_variance: Any = None) -> Tensor:
+    def log_evidence(self, prior_precision: GivenPrior = None, noise_variance: GivenNoise = None) -> Tensor:
         """The bound, a float64 scalar; a bound for priors that are multiples of the fit's own, and else near one."""
         given = self.fit.prior.precision if prior_precision is None else prior_precision
         diagonal = given.precision if isinstance(given, Prior) else prior_diagonal(given, self.fit.function.weights)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
@@ -158,7 +158,7 @@ class KernelRows:
         kernel: Tensor = _Kernel.apply(inverse_diagonal, self)
         return kernel
 
-    def kernel_of(self, solve: Any) -> Tensor:
+    def kernel_of(self, solve: Callable[[Tensor], Tensor]) -> Tensor:
         """K = U A⁻¹ Uᵀ, shape (m, m), for a function V ↦ A⁻¹ V of (P, R): the lower half is computed."""
         lower = None
         start = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from typing import Literal, final
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from bayescope.errors import UnsupportedError
 from bayescope.network import Network, PartInfo
 from bayescope.precision import BlockPrecision, Precision
 from bayescope.priors import Prior
+
+# Which weights share a prior precision.
+SharePrior = Literal["scalar", "layer", "tensor", "weight", "feature"]
 
 
 @final

@@ -23,7 +23,7 @@ from bayescope.laplace.fit import LaplaceFit
 from bayescope.latent import DrawsLatent, GaussianLatent, Latent
 from bayescope.likelihoods import read_targets
 from bayescope.network.batches import row_totals
-from bayescope.network.inputs import take_rows
+from bayescope.network.inputs import Inputs, take_rows
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, Posterior, in_rows
 from bayescope.priors import Prior
 from bayescope.processes import same, warn_once
@@ -147,7 +147,7 @@ def warn_if_worse(q: Posterior, fit: LaplaceFit, advice: str, distance: Distance
     )
 
 
-def automatic(fit: LaplaceFit, *, noise: bool, origin: Any = None, margin: float = MARGIN) -> tuple[LaplaceFit, str]:
+def automatic(fit: LaplaceFit, *, noise: bool, origin: object = None, margin: float = MARGIN) -> tuple[LaplaceFit, str]:
     """Return the fit under prior_precision="auto", and a note of how its prior precision was found.
 
     If the weights are a mode under the prior that they were trained with, it is this prior; else one number for all
@@ -191,7 +191,7 @@ def at_fitted_noise(fits: Sequence[LaplaceFit]) -> list[LaplaceFit]:
     return [fit.at_noise(residual + share * (float(fit.noise_variance) - residual)) for fit in fits]
 
 
-def _trained_with(origin: Any, fit: LaplaceFit) -> Prior | None:
+def _trained_with(origin: object, fit: LaplaceFit) -> Prior | None:
     """The prior that a posterior's weights are the mode of, where it is one for the random weights of the fit, too."""
     if not isinstance(origin, Posterior) or origin.function is None:
         return None
@@ -304,7 +304,7 @@ def _outcomes(fit: LaplaceFit) -> int:
 
 
 def _losses(
-    q: Posterior, fit: LaplaceFit, limits: Limits, inputs: Any, y: Tensor, places: int
+    q: Posterior, fit: LaplaceFit, limits: Limits, inputs: Inputs, y: Tensor, places: int
 ) -> tuple[float, float, float]:
     """The number of labels in some rows, and the sums of their losses under the posterior and the network."""
     outputs = fit.function.forward(inputs, fit.mode)
@@ -332,7 +332,9 @@ def _losses(
     return count, -float(log_prob.sum()), -float(network.sum())
 
 
-def _latent(q: GaussianPosterior, fit: LaplaceFit, draws: int, inputs: Any, f: Tensor, places: Tensor | None) -> Latent:
+def _latent(
+    q: GaussianPosterior, fit: LaplaceFit, draws: int, inputs: Inputs, f: Tensor, places: Tensor | None
+) -> Latent:
     """The Gaussian of f at some positions, with an integral over it that takes little time and memory."""
     outputs, integral = f.shape[-1], fit.likelihood.integral(None, f.shape[-1])
     if fit.likelihood.discrete and outputs > DRAWN:

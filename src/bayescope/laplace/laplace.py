@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -25,12 +25,14 @@ from bayescope.laplace.mode import read_slope
 from bayescope.laplace.options import LaplaceOptions
 from bayescope.laplace.sampling import sample_posterior
 from bayescope.laplace.tuning import fits_of, tune_prior
-from bayescope.likelihoods import Likelihood, resolve
+from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
 from bayescope.module_copies import module_copy
-from bayescope.network.batches import Batches
+from bayescope.network.batches import Batches, Data
 from bayescope.network.guard import check_readable, unwrapped
 from bayescope.network.model import NetworkModel
+from bayescope.network.priors import PriorPrecision
 from bayescope.network.shards import require_same_weights
+from bayescope.network.weights import Choice
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, MixturePosterior, PointPosterior, Posterior, noted
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
@@ -51,15 +53,15 @@ FAR = 10.0
 @takes(CurvatureKeywords, CurvatureOptions)
 def laplace(
     model: nn.Module | Posterior | Sequence[nn.Module | Posterior],
-    data: Any,
+    data: Data,
     *,
-    likelihood: str | Likelihood,
-    weights: Any = "all",
-    prior_precision: Any = "auto",
+    likelihood: LikelihoodName | Likelihood,
+    weights: Choice = "all",
+    prior_precision: PriorPrecision | Literal["auto", "evidence"] = "auto",
     temperature: float = 1.0,
     samples: int | None = None,
     tolerance: float | None = None,
-    mixture: str = "equal",
+    mixture: Literal["equal", "evidence"] = "equal",
     generator: torch.Generator | int | None = None,
     progress: bool = False,
     **options: Unpack[CurvatureKeywords],
@@ -140,7 +142,7 @@ def laplace(
         return sample_posterior(
             asked, own_copy(models[0]), data, prior_precision, samples=samples, generator=source, origin=models[0]
         )
-    start = prior_precision if word is None else 1.0
+    start = 1.0 if isinstance(prior_precision, str) else prior_precision
     fits = [conditionable(asked.fit(own_copy(each), data, start, generator=source), asked) for each in models]
     fits = [replace(fit, learns_noise=leaves_noise_open(likelihood)) for fit in fits]
     if likelihood == GAUSSIAN and word != EVIDENCE:
@@ -196,7 +198,7 @@ def _warn_of_noise(fits: Sequence[LaplaceFit]) -> None:
         )
 
 
-def learns_noise(likelihood: str | Likelihood, word: str | None) -> bool:
+def learns_noise(likelihood: LikelihoodName | Likelihood, word: str | None) -> bool:
     """Whether a Gaussian's noise variance is learnt with the prior precision.
 
     Args:
@@ -206,7 +208,7 @@ def learns_noise(likelihood: str | Likelihood, word: str | None) -> bool:
     return word is not None and (resolve(likelihood).learnable or (likelihood == GAUSSIAN and word == EVIDENCE))
 
 
-def leaves_noise_open(likelihood: str | Likelihood) -> bool:
+def leaves_noise_open(likelihood: LikelihoodName | Likelihood) -> bool:
     """Whether the caller has given no noise variance, so that it is learnt where the prior is."""
     return likelihood == GAUSSIAN or resolve(likelihood).unweighted.learnable
 
@@ -225,7 +227,7 @@ def _check_samples(structure: str, samples: int | None, tolerance: float | None,
         )
 
 
-def own_copy(model: Any) -> nn.Module:
+def own_copy(model: object) -> nn.Module:
     """A copy of a caller's module that is the posterior's own, without gradients.
 
     Raises:
@@ -237,7 +239,7 @@ def own_copy(model: Any) -> nn.Module:
     return copied
 
 
-def _networks(model: Any) -> tuple[bool, list[Any]]:
+def _networks(model: object) -> tuple[bool, list[Any]]:
     """Whether there are several modes, and the module or the posterior of each."""
     if isinstance(model, MixturePosterior):
         return True, list(model.components)
@@ -246,7 +248,7 @@ def _networks(model: Any) -> tuple[bool, list[Any]]:
     return (True, list(model)) if isinstance(model, Sequence) else (False, [model])
 
 
-def _copied(model: Any) -> nn.Module:
+def _copied(model: object) -> nn.Module:
     if isinstance(model, PointPosterior | GaussianPosterior) and model.reader is None:
         model = model.model
     if not isinstance(model, nn.Module):
@@ -279,7 +281,7 @@ def _inference(options: LaplaceOptions, fit: LaplaceFit) -> Callable[..., Poster
     return partial(condition, options, fit.function)
 
 
-def starting_likelihood(likelihood: str | Likelihood, *, learnt: bool) -> Likelihood:
+def starting_likelihood(likelihood: LikelihoodName | Likelihood, *, learnt: bool) -> Likelihood:
     """A caller's likelihood; a noise variance that is to be learnt starts at 1, a factor away from any other.
 
     Args:
@@ -339,7 +341,7 @@ def condition(asked: LaplaceOptions, function: NetworkModel, prior: Prior, *data
     return fit.posterior()
 
 
-def _at_mode(options: LaplaceOptions, function: NetworkModel, prior: Prior, data: Any) -> nn.Module:
+def _at_mode(options: LaplaceOptions, function: NetworkModel, prior: Prior, data: Data) -> nn.Module:
     """A copy of the network at the mode of Σ log p(y∣f)/T + log p(θ), by L-BFGS over passes through all the data.
 
     It climbs in z, θ = θ* + R z with R Rᵀ = diag(P₀)⁻¹: the prior's units make the scales alike. All processes take the

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from bayescope.laplace.training_rows import ROWS, RowSample, TrainingRows
 from bayescope.likelihoods import Likelihood
 from bayescope.network.batches import Batches
 from bayescope.network.forward import owned, reading
-from bayescope.network.inputs import call, explained, take_rows
+from bayescope.network.inputs import Inputs, call, explained, take_rows
 from bayescope.network.shards import Fingerprint
 from bayescope.network.weights import Weights
 from bayescope.private_draws import private_draws
@@ -151,7 +151,7 @@ def _coarsest(dtypes: Iterable[torch.dtype]) -> torch.dtype:
     return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
 
 
-def positions(module: nn.Module, inputs: Any) -> int:
+def positions(module: nn.Module, inputs: Inputs) -> int:
     """How many positions the outputs of a row have: 1 where they are no more than (N, C)."""
     with reading(module), torch.no_grad():
         return call(module, owned(inputs, copy=True)).shape[1:-1].numel()

@@ -14,19 +14,21 @@ from torch import Tensor, nn
 
 from bayescope import checks
 from bayescope.curvature import CurvatureOptions
-from bayescope.curvature.options import check_structure
+from bayescope.curvature.options import Kind, check_structure
 from bayescope.errors import ConvergenceError, ConvergenceWarning, InputError, UnsupportedError
 from bayescope.keywords import picked, takes
 from bayescope.laplace.constant import warn_if_constant
 from bayescope.laplace.distance import GO_ON
 from bayescope.laplace.evidence import EvidenceOfModes
 from bayescope.laplace.fit import LaplaceFit
+from bayescope.laplace.groups import SharePrior
 from bayescope.laplace.laplace import conditionable, leaves_noise_open, own_copy
 from bayescope.laplace.options import LaplaceOptions
 from bayescope.laplace.tuning import learnt_posterior
-from bayescope.likelihoods import Likelihood, resolve
-from bayescope.network.batches import row_totals
-from bayescope.network.priors import network_prior
+from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
+from bayescope.network.batches import Data, row_totals
+from bayescope.network.priors import PriorPrecision, network_prior
+from bayescope.network.weights import Choice
 from bayescope.posterior import GaussianPosterior
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
@@ -97,17 +99,17 @@ class Climbs:
 @takes(ClimbKeywords, TrainingOptions, Climbs, epochs=100)
 def fit_evidence(
     model: nn.Module,
-    data: Any,
+    data: Data,
     *,
-    likelihood: str | Likelihood,
-    structure: str = "kfac",
-    curvature: str = "ggn",
-    share_prior: str = "layer",
-    prior_precision: Any = 1.0,
+    likelihood: LikelihoodName | Likelihood,
+    structure: Literal["full", "block", "diagonal", "kfac", "ekfac"] = "kfac",
+    curvature: Kind = "ggn",
+    share_prior: SharePrior = "layer",
+    prior_precision: PriorPrecision = 1.0,
     starts: Sequence[Any] | None = None,
     prior: bool = True,
     noise_variance: float | None = None,
-    weights: Any = "all",
+    weights: Choice = "all",
     inplace: bool = False,
     **options: Unpack[ClimbKeywords],
 ) -> GaussianPosterior:
@@ -201,7 +203,9 @@ def fit_evidence(
     return _posterior(*best)
 
 
-def _learn_first(training: Training, data: Any, likelihood: Likelihood, prior_precision: Any, weights: Any) -> None:
+def _learn_first(
+    training: Training, data: Data, likelihood: Likelihood, prior_precision: PriorPrecision, weights: Choice
+) -> None:
     """Trains the network until converged, as `fit_map` does, under the hyperparameters to start from."""
     options = training.options
     with warnings.catch_warnings():
@@ -249,10 +253,10 @@ class EvidenceClimber:
     def __init__(
         self,
         options: LaplaceOptions,
-        data: Any,
+        data: Data,
         training: Training,
         start: Prior,
-        share_prior: str,
+        share_prior: SharePrior,
         climbs: Climbs,
         *,
         prior: bool,
@@ -402,7 +406,7 @@ def held_out_nll(fit: LaplaceFit, rows: Minibatches) -> float:
     return row_totals(total)[0]
 
 
-def _starts(starts: Sequence[Any] | None, prior_precision: Any, *, inplace: bool) -> list[Any]:
+def _starts(starts: Sequence[Any] | None, prior_precision: PriorPrecision, *, inplace: bool) -> list[Any]:
     """The precisions to start from, one or several."""
     if starts is None:
         return [prior_precision]

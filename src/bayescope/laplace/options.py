@@ -14,9 +14,9 @@ from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.mode import positions, read_slope
 from bayescope.laplace.training_rows import ROWS
 from bayescope.likelihoods import Likelihood
-from bayescope.network.batches import Batches
+from bayescope.network.batches import Batches, Data
 from bayescope.network.model import NetworkModel
-from bayescope.network.priors import network_prior
+from bayescope.network.priors import PriorPrecision, network_prior
 from bayescope.private_draws import private_draws
 from bayescope.process_state import outside_inference_mode
 
@@ -49,8 +49,8 @@ class LaplaceOptions:
     def fit(
         self,
         module: nn.Module,
-        data: Any,
-        prior_precision: Any = 1.0,
+        data: Data,
+        prior_precision: PriorPrecision = 1.0,
         *,
         generator: torch.Generator | int | None = None,
         gradient: bool = True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +17,12 @@ from bayescope.errors import ConvergenceError, InputError, UnsupportedError
 from bayescope.laplace.distance import TRAIN, Distance
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.hyperparameters import hyperparameters
-from bayescope.laplace.judgement import AUTO, automatic, warn_if_worse
+from bayescope.laplace.judgement import automatic, warn_if_worse
 from bayescope.laplace.options import LaplaceOptions
 from bayescope.memory import require_memory
 from bayescope.models import LinearizedModel
-from bayescope.network.batches import Batches
+from bayescope.network.batches import Batches, Data
+from bayescope.network.priors import PriorPrecision
 from bayescope.posterior import DrawsPosterior, Record
 from bayescope.precision import DiagonalPrecision, Precision
 from bayescope.precision.low_rank import ProductSum
@@ -41,12 +42,12 @@ BLOCKS = 10
 def sample_posterior(
     options: LaplaceOptions,
     module: nn.Module,
-    data: Any,
-    prior_precision: Any,
+    data: Data,
+    prior_precision: PriorPrecision | Literal["auto", "evidence"],
     *,
     samples: int | None = None,
     generator: torch.Generator | int | None = None,
-    origin: Any = None,
+    origin: object = None,
 ) -> DrawsPosterior:
     """Draws θ* + z, z ~ N(0, A⁻¹), of Laplace's posterior under the full GGN, A = Σ JᵀΛJ/T + P₀.
 
@@ -125,7 +126,7 @@ class _System:
         planned: how much is read at once.
     """
 
-    def __init__(self, options: LaplaceOptions, fit: LaplaceFit, data: Any, planned: Plan) -> None:
+    def __init__(self, options: LaplaceOptions, fit: LaplaceFit, data: Data, planned: Plan) -> None:
         network = fit.curvature.network
         self._prior = fit.prior.structured(fit.function.dim)
         self._temperature, self._like = options.temperature, fit.mode
@@ -169,16 +170,16 @@ def _preconditioned(
     options: LaplaceOptions,
     planned: Plan,
     module: nn.Module,
-    data: Any,
-    prior_precision: Any,
+    data: Data,
+    prior_precision: PriorPrecision | Literal["auto", "evidence"],
     count: int,
-    origin: Any,
+    origin: object,
 ) -> tuple[LaplaceFit, Precision, str, dict[str, str]]:
     """The fit that gives the gradient, a precision close to A, the name of its structure, and notes on the prior."""
 
     def fitted(structure: str) -> tuple[LaplaceFit, dict[str, str]]:
         in_structure = replace(options, curved=replace(options.curved, structure=structure))
-        if prior_precision != AUTO:
+        if not isinstance(prior_precision, str):
             return in_structure.fit(module, data, prior_precision), {}
         fit, note = automatic(in_structure.fit(module, data), noise=False, origin=origin)
         return fit, {"tuned": note}
@@ -199,7 +200,7 @@ def _diagonal(fit: LaplaceFit) -> Precision:
     return DiagonalPrecision(diagonal + fit.prior.diagonal(fit.function.dim).to(diagonal.device))
 
 
-def _plan(options: LaplaceOptions, module: nn.Module, data: Any, count: int) -> Plan:
+def _plan(options: LaplaceOptions, module: nn.Module, data: Data, count: int) -> Plan:
     """What is read at once, once the draws are known to fit."""
     planned = plan(
         module, data, likelihood=options.likelihood, structure="kfac", weights=options.weights,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack, final
+from typing import Any, Literal, Unpack, final
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,10 @@ from bayescope.errors import BayescopeWarning, InputError, InputTypeError, warn
 from bayescope.keywords import takes
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.laplace import laplace
-from bayescope.likelihoods import Likelihood
+from bayescope.likelihoods import Likelihood, LikelihoodName
+from bayescope.network.batches import Data
+from bayescope.network.priors import PriorPrecision
+from bayescope.network.weights import Choice
 from bayescope.posterior import MixturePosterior, Posterior
 from bayescope.process_state import outside_inference_mode
 
@@ -94,11 +97,11 @@ class Selection:
 @takes(CurvatureKeywords, CurvatureOptions)
 def select(
     models: Mapping[str, Any] | Sequence[Any],
-    data: Any = None,
+    data: Data | None = None,
     *,
-    likelihood: str | Likelihood | None = None,
-    weights: Any = "all",
-    prior_precision: Any = "evidence",
+    likelihood: LikelihoodName | Likelihood | None = None,
+    weights: Choice = "all",
+    prior_precision: PriorPrecision | Literal["auto", "evidence"] = "evidence",
     generator: torch.Generator | int | None = None,
     progress: bool = False,
     **options: Unpack[CurvatureKeywords],
@@ -147,6 +150,7 @@ def select(
         if isinstance(model, Posterior):
             posteriors[name] = model
             continue
+        assert data is not None
         assert likelihood is not None
         posteriors[name] = laplace(
             model, data, likelihood=likelihood, weights=weights, prior_precision=prior_precision, generator=generator,
@@ -175,7 +179,7 @@ def _numbers(q: Posterior) -> dict[str, float]:
     return numbers
 
 
-def _named(models: Any) -> dict[str, Any]:
+def _named(models: object) -> dict[str, Any]:
     if isinstance(models, Mapping):
         named = {str(name): model for name, model in models.items()}
     elif isinstance(models, Sequence) and not isinstance(models, str | nn.Module):
@@ -192,7 +196,7 @@ def _named(models: Any) -> dict[str, Any]:
     return named
 
 
-def _check_arguments(modules: Sequence[str], data: Any, likelihood: Any) -> None:
+def _check_arguments(modules: Sequence[str], data: object, likelihood: object) -> None:
     for name, value in (("data", data), ("likelihood", likelihood)):
         if modules and value is None:
             raise InputError(f"{name}: expected what the modules were trained with, for {modules}, got None.")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from bayescope.network.inputs import map_tensors, tensors
+from bayescope.network.inputs import Inputs, map_tensors, tensors
 from bayescope.processes import Processes
 
 # The most rows that are kept, and the most bytes of them.
@@ -62,7 +62,7 @@ class RowSample:
         self._parts: list[_HashedRows] = []
         self._limit, self._bytes = rows, size
 
-    def add(self, hashes: Tensor, inputs: Any, targets: Tensor, labelled: Tensor | None) -> None:
+    def add(self, hashes: Tensor, inputs: Inputs, targets: Tensor, labelled: Tensor | None) -> None:
         """Adds the rows of a batch by their hashes, int64 of shape (N,).
 
         Args:
@@ -110,6 +110,6 @@ class RowSample:
             yield _filled(parts[0].inputs, iter(columns)), targets[order.to(targets.device)]
 
 
-def _filled(inputs: Any, columns: Iterator[Tensor]) -> Any:
+def _filled(inputs: Inputs, columns: Iterator[Tensor]) -> Inputs:
     """The inputs with other tensors in the place of theirs, in order."""
     return map_tensors(lambda _: next(columns), inputs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -19,11 +19,13 @@ from bayescope.errors import (
 from bayescope.laplace.distance import LEARN
 from bayescope.laplace.evidence import EvidenceOfModes, Optimum, maximise
 from bayescope.laplace.fit import LaplaceFit
-from bayescope.laplace.groups import PriorGroups
+from bayescope.laplace.groups import PriorGroups, SharePrior
 from bayescope.laplace.hyperparameters import SHOWN, listed
 from bayescope.laplace.judgement import warn_if_worse
 from bayescope.laplace.mixture import mixture_of
 from bayescope.laplace.validation import by_validation
+from bayescope.likelihoods import IntegralName
+from bayescope.network.batches import Data
 from bayescope.posterior import GaussianPosterior, MixturePosterior, Posterior, noted
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective, warn_once
@@ -38,11 +40,11 @@ BATCH_SIZE = 1024
 def tune_prior(
     q: Posterior,
     *,
-    method: str = "evidence",
-    share_prior: str | None = None,
-    data: Any = None,
+    method: Literal["evidence", "validation"] = "evidence",
+    share_prior: SharePrior | None = None,
+    data: Data | None = None,
     temperature: bool = False,
-    integral: str | None = None,
+    integral: IntegralName | None = None,
     batch_size: int | None = None,
 ) -> Posterior:
     """A posterior at the same weights under the prior precisions, and the noise, that suit the data best.
@@ -96,11 +98,10 @@ def tune_prior(
     fits = fits_of(q)
     if method == "evidence":
         _refuse_unused(data, integral, batch_size, temperature)
-    elif data is None:
-        raise InputError("data: expected held-out data for method='validation', got None.")
-    if method == "evidence":
         kind = "layer" if share_prior is None else share_prior
         tuned, notes, trace = _by_evidence(fits, kind)
+    elif data is None:
+        raise InputError("data: expected held-out data for method='validation', got None.")
     else:
         kind, trace = "scalar" if share_prior is None else share_prior, {}
         tuned, notes = by_validation(q, fits, kind, data, temperature=temperature, integral=integral,
@@ -115,7 +116,7 @@ def tune_prior(
     return noted(mixed, notes)
 
 
-def fits_of(q: Any) -> tuple[LaplaceFit, ...]:
+def fits_of(q: object) -> tuple[LaplaceFit, ...]:
     """The Laplace fits that a posterior stands on: one for each mode.
 
     Raises:
@@ -196,7 +197,7 @@ def _warn_of(optimum: Optimum) -> None:
         )
 
 
-def _refuse_unused(data: Any, integral: str | None, batch_size: int | None, temperature: bool) -> None:
+def _refuse_unused(data: object, integral: str | None, batch_size: int | None, temperature: bool) -> None:
     if temperature:
         raise UnsupportedError(
             "temperature: expected method='validation' to tune it, got 'evidence'. For classes every p(y∣f)^(1/T) goes "

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from operator import add
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -19,7 +19,8 @@ from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.groups import PriorGroups
 from bayescope.latent import GaussianLatent, MixtureLatent
 from bayescope.likelihoods import Likelihood, read_targets
-from bayescope.network.batches import Batches, row_totals
+from bayescope.network.batches import Batches, Data, row_totals
+from bayescope.network.inputs import Inputs
 from bayescope.network.positions import Question, by_cotangent, by_pair
 from bayescope.posterior import MixturePosterior, Posterior, in_rows
 from bayescope.precision import (
@@ -50,7 +51,7 @@ def by_validation(
     q: Posterior,
     fits: Sequence[LaplaceFit],
     kind: str,
-    data: Any,
+    data: Data,
     *,
     temperature: bool,
     integral: str | None,
@@ -201,7 +202,7 @@ class _Ladder:
             parts[block.group].append(block.answers(part, self.rungs[block.group], variances=self.variances))
         return torch.stack([reduce(add, of_group) for of_group in parts]).movedim((0, 1), (-2, -1))
 
-    def read(self, inputs: Any) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+    def read(self, inputs: Inputs) -> tuple[Tensor, Tensor, tuple[int, ...]]:
         """f, shape (n, C), the table for it, (G, M, n, C[, C]), and the shape of the n rows and positions."""
         function = self.fit.function
         assert function.network is not None
@@ -265,7 +266,7 @@ class _GridLoss:
         return likelihood.with_noise_variance(self.fit.noise_variance * math.exp(STEP * steps[0]))
 
 
-def _read(ladders: Sequence[_Ladder], data: Any, batch_size: int) -> tuple[list[_CovarianceTable], Tensor]:
+def _read(ladders: Sequence[_Ladder], data: Data, batch_size: int) -> tuple[list[_CovarianceTable], Tensor]:
     """The tables of all modes, and the targets, in one pass over the data; each process has those of its rows."""
     function, likelihood = ladders[0].fit.function, ladders[0].fit.likelihood
     batches = Batches(data, function.module, batch_size=batch_size)
@@ -273,7 +274,7 @@ def _read(ladders: Sequence[_Ladder], data: Any, batch_size: int) -> tuple[list[
     read: list[list[tuple[Tensor, Tensor]]] = [[] for _ in ladders]
     targets = []
 
-    def add(inputs: Any, y: Tensor, *, counts: bool = True) -> None:
+    def add(inputs: Inputs, y: Tensor, *, counts: bool = True) -> None:
         shape: tuple[int, ...] = ()
         for ladder, parts in zip(ladders, read, strict=True):
             f, shares, shape = ladder.read(inputs)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from torch import Tensor
 
 from bayescope.errors import InputTypeError, OptionError
 from bayescope.likelihoods.bernoulli import Bernoulli, BradleyTerry
 from bayescope.likelihoods.categorical import Categorical
 from bayescope.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian
-from bayescope.likelihoods.likelihood import INTEGRALS, Likelihood, Moments, Weighted
+from bayescope.likelihoods.likelihood import INTEGRALS, IntegralName, Likelihood, Moments, Weighted
 from bayescope.likelihoods.targets import LabelError, place_of, read_targets, warn_of_probabilities
 
 __all__ = [
@@ -18,8 +20,10 @@ __all__ = [
     "Categorical",
     "Gaussian",
     "HeteroscedasticGaussian",
+    "IntegralName",
     "LabelError",
     "Likelihood",
+    "LikelihoodName",
     "Moments",
     "Weighted",
     "described",
@@ -29,6 +33,8 @@ __all__ = [
     "warn_of_probabilities",
 ]
 
+# What ``likelihood=`` may be called.
+LikelihoodName = Literal["bernoulli", "probit", "categorical", "gaussian", "heteroscedastic_gaussian", "bradley_terry"]
 _NAMED: dict[str, Likelihood] = {
     each.name: each
     for each in (
@@ -42,7 +48,7 @@ _NAMED: dict[str, Likelihood] = {
 }
 
 
-def resolve(likelihood: str | Likelihood) -> Likelihood:
+def resolve(likelihood: LikelihoodName | Likelihood) -> Likelihood:
     """The likelihood that a name stands for; a likelihood is returned unchanged.
 
     Raises:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Literal, final
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
@@ -58,7 +59,7 @@ class Bernoulli(Likelihood):
         OptionError: if the link is unknown.
     """
 
-    link: str = "logit"
+    link: Literal["logit", "probit"] = "logit"
 
     domain = Domain("binary")
 
@@ -70,7 +71,7 @@ class Bernoulli(Likelihood):
         """``"bernoulli"`` for the logit link, ``"probit"`` for the probit link."""
         return "bernoulli" if self.link == "logit" else "probit"
 
-    def targets(self, y: Any, outputs: int) -> Tensor:
+    def targets(self, y: ArrayLike, outputs: int) -> Tensor:
         """Checks labels of 0 and 1 (or booleans) and returns them in float64, shape (N, C).
 
         Args:
@@ -381,7 +382,7 @@ class BradleyTerry(Likelihood):
     domain = Domain("classes", elementwise=False)
     integrals = {name: DifferenceIntegral(each) for name, each in _LOGIT.integrals.items()}  # noqa: RUF012
 
-    def targets(self, y: Any, outputs: int) -> Tensor:
+    def targets(self, y: ArrayLike, outputs: int) -> Tensor:
         """Checks labels of 0 and 1 and returns them in int64, shape (N,).
 
         Args:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bayescope.errors import InputError
@@ -71,7 +72,7 @@ class Categorical(Likelihood):
     def domain(self) -> Domain:
         return Domain("classes", self.ignored, elementwise=False)
 
-    def targets(self, y: Any, outputs: int) -> Tensor:
+    def targets(self, y: ArrayLike, outputs: int) -> Tensor:
         """Checks integer labels and returns them in int64, shape (N,).
 
         Args:

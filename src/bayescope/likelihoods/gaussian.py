@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Literal, final
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bayescope import checks
@@ -58,7 +59,7 @@ class Gaussian(Likelihood):
     name = "gaussian"
     domain = Domain("real")
 
-    def __init__(self, noise_variance: Any = 1.0) -> None:
+    def __init__(self, noise_variance: ArrayLike | Literal["evidence"] = 1.0) -> None:
         if isinstance(noise_variance, str):
             value: Tensor | str = checks.choice("noise_variance", noise_variance, [_LEARNT])
         else:
@@ -67,7 +68,7 @@ class Gaussian(Likelihood):
                 raise InputError(f"noise_variance: expected a number or shape (D,), got {tuple(value.shape)}.")
         object.__setattr__(self, "noise_variance", value)
 
-    def targets(self, y: Any, outputs: int) -> Tensor:
+    def targets(self, y: ArrayLike, outputs: int) -> Tensor:
         """Checks finite numbers and returns them in float64, shape (N, D).
 
         Args:
@@ -166,7 +167,7 @@ class HeteroscedasticGaussian(Likelihood):
         OptionError: if the parametrisation is unknown.
     """
 
-    parametrization: str = "mean_log_variance"
+    parametrization: Literal["mean_log_variance", "natural"] = "mean_log_variance"
 
     def __post_init__(self) -> None:
         checks.choice("parametrization", self.parametrization, _PARAMETRIZATIONS)
@@ -178,7 +179,7 @@ class HeteroscedasticGaussian(Likelihood):
         """Numbers; E(y_d∣f) is an output, but in natural parameters it is η₁σ²."""
         return Domain("real", elementwise=not self.natural)
 
-    def targets(self, y: Any, outputs: int) -> Tensor:
+    def targets(self, y: ArrayLike, outputs: int) -> Tensor:
         """Checks finite numbers and returns them in float64, shape (N, D).
 
         Args:

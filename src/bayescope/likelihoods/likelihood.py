@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn, Self, cast, final
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bayescope import checks
@@ -15,6 +16,7 @@ from bayescope.errors import InputError, OptionError, UnsupportedError
 from bayescope.likelihoods.curvatures import Lambdas
 
 # The names that a caller may give an integral over f; each likelihood resolves them to what it can do.
+IntegralName = Literal["mackay", "quadrature", "monte_carlo", "laplace_bridge", "exact"]
 INTEGRALS = ("mackay", "quadrature", "monte_carlo", "laplace_bridge")
 
 
@@ -114,7 +116,7 @@ class Likelihood(ABC):
         """What y is: labels or numbers."""
 
     @abstractmethod
-    def targets(self, y: Any, outputs: int) -> Tensor:
+    def targets(self, y: ArrayLike, outputs: int) -> Tensor:
         """Checks the labels for a model with C = ``outputs`` outputs and returns them in canonical form.
 
         Raises:
@@ -171,7 +173,7 @@ class Likelihood(ABC):
         """The likelihood of a row that counts once."""
         return self
 
-    def with_noise_variance(self, noise_variance: Any) -> Self:
+    def with_noise_variance(self, noise_variance: ArrayLike | Literal["evidence"]) -> Self:
         """The same likelihood with another noise variance, such as the one that was learnt.
 
         Raises:
@@ -230,7 +232,7 @@ class Likelihood(ABC):
         """A root S of the expected Λ, shape (..., N, C, K)."""
         return self.expected(f).root()
 
-    def integral(self, name: str | None, outputs: int) -> str:
+    def integral(self, name: str | None, outputs: int) -> IntegralName:
         """Resolves the name of an integral over f; ``None`` is the most accurate one for C = ``outputs``.
 
         Raises:
@@ -238,7 +240,7 @@ class Likelihood(ABC):
         """
         names = list(self.integrals)
         found = checks.choice("integral", names[0] if name is None else name, dict.fromkeys([*names, *INTEGRALS]))
-        return names[0] if len(names) == 1 else found
+        return cast(IntegralName, names[0] if len(names) == 1 else found)
 
     def needs_covariance(self, integral: str) -> bool:
         """Whether an integral depends on the covariances between the outputs of a Gaussian f.
@@ -352,7 +354,7 @@ class Weighted(Likelihood):
     def unweighted(self) -> Likelihood:
         return self.likelihood
 
-    def with_noise_variance(self, noise_variance: Any) -> Weighted:
+    def with_noise_variance(self, noise_variance: ArrayLike | Literal["evidence"]) -> Weighted:
         """The same weights with another noise variance.
 
         Raises:
@@ -360,7 +362,7 @@ class Weighted(Likelihood):
         """
         return Weighted(self.likelihood.with_noise_variance(noise_variance), self.mean_weight)
 
-    def targets(self, y: Any, outputs: int) -> Tensor:
+    def targets(self, y: ArrayLike, outputs: int) -> Tensor:
         """Checks targets and weights and returns both in float64, shape (N, K + 1).
 
         Raises:

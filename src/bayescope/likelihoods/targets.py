@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import final
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bayescope import checks
@@ -47,7 +48,7 @@ def place_of(observation: int, positions: int) -> str:
     return f"row {row}" if positions == 1 else f"row {row}, position {position}"
 
 
-def numbers_in_columns(y: Any, columns: int, outputs: int) -> Tensor:
+def numbers_in_columns(y: ArrayLike, columns: int, outputs: int) -> Tensor:
     """Targets that are numbers, or labels of 0 and 1, in float64 of shape (N, columns).
 
     Args:
@@ -69,7 +70,7 @@ def numbers_in_columns(y: Any, columns: int, outputs: int) -> Tensor:
     return values
 
 
-def labels_in_rows(y: Any, expected: str = "class labels of", classes: int = 0) -> Tensor:
+def labels_in_rows(y: ArrayLike, expected: str = "class labels of", classes: int = 0) -> Tensor:
     """Labels, one a row, in float64 of shape (N,).
 
     Args:
@@ -89,7 +90,7 @@ def labels_in_rows(y: Any, expected: str = "class labels of", classes: int = 0) 
     return labels
 
 
-def read_targets(likelihood: Likelihood, targets: Any, shape: Sequence[int], first: int = 0) -> Tensor:
+def read_targets(likelihood: Likelihood, targets: ArrayLike, shape: Sequence[int], first: int = 0) -> Tensor:
     """The labels of outputs (N, *positions, C) in canonical form, one for each position of each row.
 
     Args:

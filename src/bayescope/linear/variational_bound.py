@@ -26,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import final
+from typing import Literal, final
 
 import torch
 from torch import Tensor
@@ -166,7 +166,7 @@ class Direction:
 def variational(
     density: LinearDensity,
     *,
-    family: str = "full",
+    family: Literal["full", "mean_field"] = "full",
     tuned: Tensor | None = None,
     nodes: int = 512,
     tolerance: float | None = None,

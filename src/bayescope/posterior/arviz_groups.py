@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bayescope import checks
@@ -25,7 +26,7 @@ class NamedDraws(NamedTuple):
 
 
 def row_groups(
-    theta: Tensor, x: Any, y: Any, function: Model, likelihood: Likelihood, generator: torch.Generator
+    theta: Tensor, x: Any, y: ArrayLike, function: Model, likelihood: Likelihood, generator: torch.Generator
 ) -> Groups:
     """What drawn weights say of rows: ``log_likelihood``, ``posterior_predictive`` and ``observed_data``, each of "y".
 

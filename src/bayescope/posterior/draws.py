@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, final
+from typing import NoReturn, final
 
 import torch
 from torch import Tensor
@@ -86,7 +86,7 @@ class DrawsPosterior(Posterior):
         source = checks.generator(generator)
         return self.flat[torch.randint(self.flat.shape[0], (draw_count(n, *self.sizes),), generator=source)]
 
-    def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
+    def _latent(self, x: object, function: Model, likelihood: Likelihood, options: Options) -> Answer:
         if isinstance(function, LinearizedModel):  # the draws are weights of the tangent, and of the model itself
             function = function.model if options.method == "sampled" else function
             options = options._replace(method=None)
@@ -131,7 +131,7 @@ class PointPosterior(Posterior):
         """The point n times, shape (n, P)."""
         return self.location.expand(draw_count(n, *self.sizes), -1).clone()
 
-    def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
+    def _latent(self, x: object, function: Model, likelihood: Likelihood, options: Options) -> Answer:
         options.refuse_integration("a point")
         options.refuse_samples("a point has no draws")
         values, shape = in_rows(function.forward(function.inputs(x), self.location)[None], 1)
@@ -187,7 +187,7 @@ class ImplicitPosterior(Posterior):
         """
         self._refuse("sample")
 
-    def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
+    def _latent(self, x: object, function: Model, likelihood: Likelihood, options: Options) -> Answer:
         options.refuse_integration(f"passes by {self.record.method}")
         if options.differentiable:
             raise UnsupportedError(
@@ -198,7 +198,7 @@ class ImplicitPosterior(Posterior):
         values, shape = in_rows(self.passes(function.inputs(x), n, options.generator), 1)
         return Answer(DrawsLatent(values), f"{n} random passes", shape)
 
-    def _functions(self, x: Any, function: Model, n: int, generator: torch.Generator) -> Tensor:
+    def _functions(self, x: object, function: Model, n: int, generator: torch.Generator) -> Tensor:
         return self.passes(function.inputs(x), n, generator)
 
     def _refuse(self, quantity: str) -> NoReturn:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, final
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bayescope import checks
@@ -88,7 +89,7 @@ class GaussianPosterior(Posterior):
         """location + R z with R Rᵀ = precision⁻¹, shape (n, P), carried through the transform."""
         return torch.cat(list(self._drawn(draw_count(n, self.precision.dim), checks.generator(generator))))
 
-    def log_prob(self, theta: Any) -> Tensor:
+    def log_prob(self, theta: ArrayLike) -> Tensor:
         """log q(θ) in the user's coordinates, shape (...) for θ of shape (..., P).
 
         With a transform, log q(θ) = log N(u; location, precision⁻¹) − log∣∂θ/∂u∣ at u = transform.inverse(θ).
@@ -98,7 +99,7 @@ class GaussianPosterior(Posterior):
         density = log_normal(u - self.location, self.precision)
         return density if self.transform is None else density - self.transform.log_jacobian(u)
 
-    def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
+    def _latent(self, x: object, function: Model, likelihood: Likelihood, options: Options) -> Answer:
         integral, x = likelihood.integral(options.integral, function.outputs), function.inputs(x)
         if (options.method or self._usual(options)) == "sampled":
             if options.integral is not None:
@@ -159,7 +160,7 @@ class GaussianPosterior(Posterior):
         columns = torch.arange(options.top, device=classes.device).expand(classes.shape)
         return Answer(joined, f"{note}, {rest}", shape, TopClasses(columns, classes, together.chosen))
 
-    def _functions(self, x: Any, function: Model, n: int, generator: torch.Generator) -> Tensor:
+    def _functions(self, x: object, function: Model, n: int, generator: torch.Generator) -> Tensor:
         read, x = self._at_draws(function), function.inputs(x)
         return torch.cat([read.forward(x, some) for some in self._drawn(n, generator)])
 

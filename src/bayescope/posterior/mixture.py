@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bayescope import checks
@@ -83,7 +84,7 @@ class MixturePosterior(Posterior):
                 draws[members] = component.sample(int(members.sum()), generator=source)
         return draws
 
-    def log_prob(self, theta: Any) -> Tensor:
+    def log_prob(self, theta: ArrayLike) -> Tensor:
         """log Σ_k w_k q_k(θ), shape (...) for θ of shape (..., P).
 
         Raises:
@@ -97,14 +98,14 @@ class MixturePosterior(Posterior):
         each = torch.stack([component.log_prob(point) for component in parts])
         return torch.logsumexp(each + self.log_weights.reshape(-1, *[1] * (each.ndim - 1)), 0)
 
-    def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
+    def _latent(self, x: object, function: Model, likelihood: Likelihood, options: Options) -> Answer:
         options = options._replace(top=None)  # the classes are those of the mixture
         views = [options.view(part.function) if part.function else function for part in self.components]
         parts = [part._latent(x, view, likelihood, options) for part, view in zip(self.components, views, strict=True)]
         latent = MixtureLatent(self.log_weights, [part.latent for part in parts])
         return Answer(latent, f"mixture of {len(parts)}, {parts[0].note}", parts[0].shape)
 
-    def _functions(self, x: Any, function: Model, n: int, generator: torch.Generator) -> Tensor:
+    def _functions(self, x: object, function: Model, n: int, generator: torch.Generator) -> Tensor:
         chosen = torch.multinomial(self.weights.cpu(), n, replacement=True, generator=generator)
         functions = [
             part._functions(x, part.function or function, int((chosen == k).sum()), generator)

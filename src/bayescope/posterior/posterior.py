@@ -7,18 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import InputError, UndefinedQuantityError, UnsupportedError
 from bayescope.latent import Latent
-from bayescope.likelihoods import Likelihood, described
+from bayescope.likelihoods import IntegralName, Likelihood, described
 from bayescope.memory import draw_count
 from bayescope.models import Model
-from bayescope.network.inputs import leaves, tensors
+from bayescope.network.inputs import leaves
 from bayescope.posterior.arviz_groups import Groups, inference_data, row_groups
 from bayescope.posterior.missing import InputRows, TableReader, integrated
 from bayescope.posterior.record import Record
@@ -86,7 +87,7 @@ class Evidence(Protocol):
         """A float64 scalar, differentiable in what is given as a tensor; ``None`` for what the fit itself had."""
 
 
-def _check_top(top: Any, likelihood: Likelihood, outputs: int) -> None:
+def _check_top(top: int, likelihood: Likelihood, outputs: int) -> None:
     """Checks a number of classes.
 
     Raises:
@@ -132,7 +133,7 @@ def check_sizes(what: str, values: Tensor, leading: int = 0, limit: float = chec
     )
 
 
-def as_points(theta: Any, dim: int) -> Tensor:
+def as_points(theta: ArrayLike, dim: int) -> Tensor:
     """Points θ in float64, shape (..., P); a tensor keeps its graph, so that a density can be differentiated.
 
     Raises:
@@ -187,10 +188,10 @@ class Posterior(ABC):
         """n draws of θ, shape (n, P), in the user's coordinates."""
 
     @abstractmethod
-    def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
+    def _latent(self, x: object, function: Model, likelihood: Likelihood, options: Options) -> Answer:
         """The distribution of f at inputs as they came, by the model as the options read it."""
 
-    def _functions(self, x: Any, function: Model, n: int, generator: torch.Generator) -> Tensor:
+    def _functions(self, x: object, function: Model, n: int, generator: torch.Generator) -> Tensor:
         """n functions at inputs as they came, shape (n, N, *positions, C)."""
         return function.forward(function.inputs(x), self.sample(n, generator=generator))
 
@@ -219,10 +220,10 @@ class Posterior(ABC):
     @outside_inference_mode
     def predict(
         self,
-        x: Any,
+        x: object,
         *,
-        method: str | None = None,
-        integral: str | None = None,
+        method: Literal["linearized", "sampled"] | None = None,
+        integral: IntegralName | None = None,
         samples: int | None = None,
         generator: torch.Generator | int | None = None,
         differentiable: bool = False,
@@ -292,7 +293,7 @@ class Posterior(ABC):
         asked = answer.top if top is None else answer.top or TopClasses.of(answer.latent.mean, top)
         return Predictive(answer.latent, self.likelihood, arrays, notes, answer.shape, asked, imputed)
 
-    def _rows(self, x: Any) -> InputRows:
+    def _rows(self, x: object) -> InputRows:
         """The model's inputs, and which of them stand for missing values."""
         if isinstance(x, InputRows):
             return x
@@ -314,7 +315,7 @@ class Posterior(ABC):
         return answer._replace(latent=latent)
 
     @outside_inference_mode
-    def sample_functions(self, x: Any, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
+    def sample_functions(self, x: object, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
         """n functions f at the inputs, joint over them, shape (n, N, *positions, C): one draw of the weights each.
 
         For a Gaussian posterior the functions are linear in the weights, f(x, θ̂) + J(x) (θ − θ̂), so that their
@@ -336,7 +337,7 @@ class Posterior(ABC):
             return self._functions(rows.values, self.function, count, source)
 
     @outside_inference_mode
-    def condition(self, data: Any) -> Posterior:
+    def condition(self, data: object) -> Posterior:
         """The posterior after more data: this one becomes the prior of the same inference.
 
         Args:
@@ -500,12 +501,12 @@ class Posterior(ABC):
         return function
 
 
-def has_tensors(x: Any) -> bool:
+def has_tensors(x: object) -> bool:
     """Whether inputs came as tensors, alone or in a tuple, list or dict."""
-    return any(True for _ in tensors(x))
+    return any(isinstance(value, Tensor) for value in leaves(x))
 
 
-def requires_grad(x: Any) -> bool:
+def requires_grad(x: object) -> bool:
     """Whether inputs are tensors of which one requires a gradient."""
     values = list(leaves(x))
     return all(isinstance(value, Tensor) for value in values) and any(value.requires_grad for value in values)

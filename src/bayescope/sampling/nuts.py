@@ -12,7 +12,7 @@ from bayescope import checks
 from bayescope.density import FEWEST_DRAWS, diagnosed, nuts_draws
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.laplace.laplace import own_copy
-from bayescope.likelihoods import Likelihood, resolve
+from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
 from bayescope.log_density import LogDensity
 from bayescope.module_copies import module_copy
 from bayescope.network import NetworkModel, Weights, network_prior, reading, same_on_all
@@ -43,7 +43,7 @@ def nuts(
     model: nn.Module,
     data: Any,
     *,
-    likelihood: str | Likelihood,
+    likelihood: LikelihoodName | Likelihood,
     weights: Any = "all",
     prior_precision: Any = 1.0,
     draws: int = 1000,

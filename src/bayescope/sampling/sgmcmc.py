@@ -12,7 +12,7 @@ from bayescope import checks
 from bayescope.density import FEWEST_DRAWS, Mixing, diagnosed
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.keywords import picked, takes
-from bayescope.likelihoods import Likelihood, resolve
+from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
 from bayescope.network import NetworkModel, network_prior
 from bayescope.posterior import DrawsPosterior, Record
 from bayescope.process_state import outside_inference_mode
@@ -37,7 +37,7 @@ def sgmcmc(
     model: nn.Module,
     data: Any,
     *,
-    likelihood: str | Likelihood,
+    likelihood: LikelihoodName | Likelihood,
     method: Literal["sghmc", "sgld"] = "sghmc",
     weights: Any = "all",
     prior_precision: Any = 1.0,

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from bayescope import checks
 from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError
 from bayescope.keywords import takes
-from bayescope.likelihoods import Likelihood, resolve
+from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
 from bayescope.network import Weights, call, network_prior
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.precision import LowRankCovariance
@@ -95,7 +95,7 @@ def swag(
     model: nn.Module,
     data: Any,
     *,
-    likelihood: str | Likelihood,
+    likelihood: LikelihoodName | Likelihood,
     rank: int | None = None,
     prior_precision: Any = 1.0,
     weights: Any = "all",

@@ -8,7 +8,7 @@ from torch import nn
 
 from bayescope import checks
 from bayescope.keywords import takes
-from bayescope.likelihoods import Likelihood, resolve
+from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
 from bayescope.network.priors import network_prior
 from bayescope.posterior import PointPosterior, Record
 from bayescope.process_state import outside_inference_mode
@@ -26,7 +26,7 @@ def fit_map(
     model: nn.Module,
     data: Any,
     *,
-    likelihood: str | Likelihood,
+    likelihood: LikelihoodName | Likelihood,
     prior_precision: Any = 1.0,
     weights: Any = "all",
     inplace: bool = False,

@@ -18,7 +18,7 @@ from bayescope.keywords import takes
 from bayescope.laplace.judgement import WORSE, LossComparison
 from bayescope.layers import deterministic
 from bayescope.layers.variational import VariationalLayer
-from bayescope.likelihoods import Likelihood, resolve
+from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
 from bayescope.network import NetworkModel, Weights, passes_at, reading, unwrapped
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.priors import Prior
@@ -255,7 +255,7 @@ def variational(
     model: nn.Module,
     data: Any,
     *,
-    likelihood: str | Likelihood,
+    likelihood: LikelihoodName | Likelihood,
     weights: Any = "all",
     family: str = "mean_field",
     rank: int | None = None,
