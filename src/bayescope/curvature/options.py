@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Literal, TypedDict, cast, final
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, OptionError, UnsupportedError
 from bayescope.network import Network, PartInfo
+from bayescope.network.weights import matching
 from bayescope.precision import STRUCTURES as BY_NAME
 from bayescope.precision.kronecker import unfactored
 from bayescope.precision.structure import StructureOptions
@@ -215,9 +215,10 @@ def _named(blocks: Blocks, names: list[str]) -> list[list[str]]:
             f"blocks: expected 'layer', 'tensor' or a list of lists of parameter names and globs, got {blocks!r}."
         )
     for pattern in (pattern for block in blocks for pattern in block):
-        if not any(fnmatchcase(name, pattern) for name in names):
+        if not matching(pattern, names):
             raise OptionError.unknown("blocks", pattern, names)
-    found = [[name for name in names if any(fnmatchcase(name, pattern) for pattern in block)] for block in blocks]
+    hits = [{hit for pattern in block for hit in matching(pattern, names)} for block in blocks]
+    found = [[name for name in names if name in some] for some in hits]
     for name in names:
         count = sum(name in block for block in found)
         if count != 1:
@@ -229,8 +230,7 @@ def _named(blocks: Blocks, names: list[str]) -> list[list[str]]:
 
 
 def _stands_for(pattern: str, part: PartInfo) -> bool:
-    owners = (name.rpartition(".")[0] for name in part.parameters)
-    return any(fnmatchcase(name, pattern) for name in (part.name, *part.parameters, *owners))
+    return bool(matching(pattern, (part.name, *part.parameters)))
 
 
 @final

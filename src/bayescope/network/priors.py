@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 
 import numpy as np
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, OptionError
-from bayescope.network.weights import Weights
+from bayescope.network.weights import Weights, matching
 from bayescope.priors import Prior
 
 PriorPrecision = float | Tensor | np.ndarray | Mapping[str, object] | Prior
@@ -83,7 +82,9 @@ def owners(names: Mapping[str, object], weights: Weights) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for pattern in names:
-        hits = _named(pattern, weights.names)
+        if not isinstance(pattern, str):
+            raise InputTypeError(f"prior_precision: expected names of parameters as keys, got {pattern!r}.")
+        hits = matching(pattern, weights.names)
         if not hits:
             unknown = OptionError.unknown("prior_precision", pattern, [*weights.names, *_modules(weights.names)])
             raise OptionError(f"{unknown} A name may be a parameter, a module or a glob such as '*.bias'.")
@@ -101,17 +102,6 @@ def owners(names: Mapping[str, object], weights: Weights) -> dict[str, str]:
             "leave them out of `weights`."
         )
     return found
-
-
-def _named(pattern: object, names: tuple[str, ...]) -> list[str]:
-    """The parameters that a name stands for: itself, those that match the glob, or those of the module."""
-    if not isinstance(pattern, str):
-        raise InputTypeError(f"prior_precision: expected names of parameters as keys, got {pattern!r}.")
-    if pattern in names:
-        return [pattern]
-    return [name for name in names if fnmatchcase(name, pattern)] or [
-        name for name in names if name.startswith(f"{pattern}.")
-    ]
 
 
 def _modules(names: tuple[str, ...]) -> list[str]:

@@ -282,7 +282,8 @@ def _each(module: nn.Module, one: Callable[..., Tensor], *stacked: Tensor) -> Te
     if module.training not in modes:
         before = _Changeable(module)
         try:
-            return _vmap(one)(*stacked)
+            with vectorising():
+                return torch.func.vmap(one, randomness="different")(*stacked)
         except (RuntimeError, ValueError):  # a loop over values, an operation that vmap does not know
             before.restore()
     f = torch.stack([one(*of_pass) for of_pass in zip(*stacked, strict=True)])
@@ -313,11 +314,3 @@ class _Changeable:
             buffer.copy_(value)
         if self._draws is not None:
             self._draws.restore(self._states)
-
-
-def _vmap(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def mapped(*stacked: Tensor) -> Tensor:
-        with vectorising():
-            return torch.func.vmap(function, randomness="different")(*stacked)
-
-    return mapped

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from bayescope.errors import UnsupportedError
 from bayescope.network.interception import Function
 from bayescope.process_state import ignoring
 
@@ -86,50 +84,6 @@ def dense(gradient: Tensor) -> Tensor:
 # Functions without weights whose backward pass torch does slowly, or one at a time, for many cotangents.
 
 
-class _Scatter(torch.autograd.Function):
-    """Adds the entries of g to those of zeros(shape) that the indices name; K cotangents share the indices."""
-
-    @staticmethod
-    def forward(gradient: Tensor, indices: Tensor, shape: Sequence[int]) -> Tensor:
-        return gradient.new_zeros(shape).scatter_add_(-1, indices, gradient)
-
-    @staticmethod
-    def setup_context(ctx: object, inputs: object, output: object) -> None: ...
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int, ...], gradient: Tensor, indices: Tensor, shape: Sequence[int]
-    ) -> tuple[Tensor, int]:
-        gradient = gradient.movedim(in_dims[0], 0)
-        count = info.batch_size
-        return _Scatter.forward(gradient, indices.expand(count, *indices.shape), (count, *shape)), 0
-
-
-class _MaxPool(torch.autograd.Function):
-    """Max pooling whose winners are known: the backward pass hands each cotangent to its winner."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, pooled: Tensor, winners: Tensor, spatial: int) -> Tensor:
-        ctx.save_for_backward(winners.flatten(-spatial))
-        ctx.shape, ctx.spatial = x.shape, spatial
-        return pooled
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        if torch.is_grad_enabled():  # the winners are held as numbers
-            raise UnsupportedError("create_graph: expected False, got True. A reading gives first derivatives alone.")
-        (winners,) = ctx.saved_tensors
-        flat = (*ctx.shape[: -ctx.spatial], ctx.shape[-ctx.spatial :].numel())
-        spread = _Scatter.apply(gradient.flatten(-ctx.spatial), winners, flat)
-        return spread.unflatten(-1, ctx.shape[-ctx.spatial :]), None, None, None
-
-
-def _max_pool(spatial: int, with_winners: Function, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    kwargs.pop("return_indices", None)  # torch calls this function where they are not asked for
-    pooled, winners = with_winners(x.detach(), *args, **kwargs)
-    return _MaxPool.apply(x, pooled, winners, spatial) if x.requires_grad else pooled
-
-
 def _mish(input: Tensor, inplace: bool = False) -> Tensor:
     x = input.clone() if inplace else input
     y = x * F.softplus(x).tanh()
@@ -150,7 +104,4 @@ POINTWISE: dict[Function, Function] = {
     F.mish: _mish,
     F.rrelu: _rrelu,
     F.logsigmoid: lambda input: -F.softplus(-input),
-    F.max_pool1d: partial(_max_pool, 1, F.max_pool1d_with_indices),
-    F.max_pool2d: partial(_max_pool, 2, F.max_pool2d_with_indices),
-    F.max_pool3d: partial(_max_pool, 3, F.max_pool3d_with_indices),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -172,7 +172,9 @@ class Weights:
 
     def mask(self, name: str) -> Tensor:
         """Which entries of a parameter are random, in its shape."""
-        shape = self.shapes[self._position(name)]
+        if name not in self.names:
+            raise OptionError.unknown("weights", name, self.names)
+        shape = self.shapes[self.names.index(name)]
         return self.masks[name] if name in self.masks else torch.ones(shape, dtype=torch.bool)
 
     def parameters(self, module: nn.Module) -> dict[str, nn.Parameter]:
@@ -221,11 +223,6 @@ class Weights:
         masks = {name: mask for name, mask in self.masks.items() if name in kept}
         return Weights(tuple(kept), tuple(kept.values()), masks)
 
-    def _position(self, name: str) -> int:
-        if name not in self.names:
-            raise OptionError.unknown("weights", name, self.names)
-        return self.names.index(name)
-
     def _kept(self, name: str, device: torch.device) -> Tensor:
         return torch.nonzero(self.masks[name].flatten()).squeeze(-1).to(device)
 
@@ -262,16 +259,22 @@ def _matching(module: nn.Module, trainable: Mapping[str, Tensor], choice: Choice
     found: set[str] = set()
     canonical = _canonical_names(module)
     for pattern in choice:
-        hits = {canonical[name] for name in canonical if name == pattern} or {
-            canonical[name] for name in canonical if fnmatchcase(name, pattern)
-        }
-        hits = hits or {canonical[name] for name in canonical if name.startswith(f"{pattern}.")}
+        hits = {canonical[name] for name in matching(pattern, canonical)}
         if not hits:
             raise OptionError.unknown("weights", pattern, ["all", "last_layer", *trainable])
         if hits.isdisjoint(trainable):
             raise InputError(f"weights: {pattern!r} is frozen. Set requires_grad=True on what is to be random.")
         found |= hits & trainable.keys()
     return found
+
+
+def matching(pattern: str, names: Iterable[str]) -> list[str]:
+    """The names that a pattern stands for: itself, those that match the glob, or those inside of a module."""
+    names = list(names)
+    if pattern in names:
+        return [pattern]
+    globbed = [name for name in names if fnmatchcase(name, pattern)]
+    return globbed or [name for name in names if name.startswith(f"{pattern}.")]
 
 
 def _canonical_names(module: nn.Module) -> dict[str, str]:

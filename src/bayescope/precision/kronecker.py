@@ -15,7 +15,7 @@ from bayescope.precision.block import BlockPrecision, BlockSum
 from bayescope.precision.corrected import EigenvalueCorrectedPrecision
 from bayescope.precision.dense import DenseSum
 from bayescope.precision.diagonal import SquareSum
-from bayescope.precision.precision import Precision, refuse_not_finite
+from bayescope.precision.precision import Precision, found_together, refuse_not_finite
 from bayescope.precision.product import KroneckerProduct
 from bayescope.precision.ridge import Ridge
 from bayescope.precision.spectrum import Spectral, Spectrum
@@ -32,7 +32,6 @@ from bayescope.precision.structure import (
     Sum,
     TapeSum,
 )
-from bayescope.processes import Processes, present
 from bayescope.storage import stored
 from bayescope.tape import HeadTape, LookupTape, OuterTape, StreamedTape, Tape
 from bayescope.tape.gram import mirrored
@@ -268,44 +267,24 @@ class KroneckerSum:
         return KroneckerPrecision(inputs, outputs, self._count)
 
 
-def share_eigenvectors(processes: Processes, precisions: Sequence[KroneckerPrecision]) -> list[KroneckerPrecision]:
-    """The precisions with the eigenvectors of all their factors: each factor's are found by one process, for all.
-
-    The largest factors are dealt out first, each to the process that has the least to do: the time is close to the sum
-    over the number of processes, or to that of the largest factor.
+def share_eigenvectors(precisions: Sequence[KroneckerPrecision]) -> list[KroneckerPrecision]:
+    """The precisions with the eigenvectors of all their factors, where several processes share the search for them.
 
     Args:
-        processes: that have the same precisions.
         precisions: of the data, summed over the processes.
 
     Raises:
         NotPositiveDefiniteError: on all processes, if a factor has entries that are not finite.
     """
-    if processes.count == 1:
-        return list(precisions)
     factors = [factor for each in precisions for factor in (each.factors.output, each.factors.input)]
-    owners = _dealt([len(each) * each.shape[1] ** 3 if each.ndim == 3 else 0 for each in factors], processes.count)
-    name = precisions[0].factors.name
-    mine = [
-        _eigen(factor, name) if owner == processes.rank else None for factor, owner in zip(factors, owners, strict=True)
-    ]
-    found: list[tuple[Tensor, Tensor | None]] = []
-    for factor, owner, local in zip(factors, owners, mine, strict=True):
-        if factor.ndim == 2:
-            found.append((factor, None))
-        else:  # through a message on its owner too: products of another layout in memory round otherwise
-            found.append(tuple(each.to(factor) for each in processes.gather(local)[owner]))
-    pairs = zip(found[::2], found[1::2], strict=True)
-    return [each.with_eigenvectors(output, inputs) for each, (output, inputs) in zip(precisions, pairs, strict=True)]
-
-
-def _dealt(costs: Sequence[int], count: int) -> list[int]:
-    """Which of ``count`` processes does each task: the costliest first, each to the one with the least to do."""
-    loads, owners = [0] * count, [0] * len(costs)
-    for place in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
-        owners[place] = loads.index(min(loads))
-        loads[owners[place]] += costs[place]
-    return owners
+    costs = [len(each) * each.shape[1] ** 3 if each.ndim == 3 else 0 for each in factors]
+    found = found_together(costs, lambda place: _eigen(factors[place], precisions[0].factors.name))
+    if found is None:
+        return list(precisions)
+    pairs = zip(factors, found, strict=True)
+    moved = [(values.to(f), None if vectors is None else vectors.to(f)) for f, (values, vectors) in pairs]
+    each_two = zip(precisions, moved[::2], moved[1::2], strict=True)
+    return [each.with_eigenvectors(output, inputs) for each, output, inputs in each_two]
 
 
 def _factor_like(factor: Tensor) -> bool:
@@ -352,7 +331,7 @@ def read_factors(reading: StructureReading) -> BlockPrecision:
     pairs = zip(reading.parts, reading.diagonal_outputs, strict=True)
     sums = BlockSum([summed(part, diagonal=diagonal) for part, diagonal in pairs], reading.indices)
     blocks = reading.read(sums, moments=True)
-    known = iter(share_eigenvectors(present(), [b for b in blocks if isinstance(b, KroneckerPrecision)]))
+    known = iter(share_eigenvectors([b for b in blocks if isinstance(b, KroneckerPrecision)]))
     blocks = [next(known) if isinstance(block, KroneckerPrecision) else block for block in blocks]
     return BlockPrecision(blocks, reading.indices, reading.dim)
 

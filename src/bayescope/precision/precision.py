@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeVar, cast, final
 
 import torch
@@ -18,6 +18,7 @@ from bayescope.tape import Tape, block_bytes
 
 T = TypeVar("T", bound=Tensor | None)
 P = TypeVar("P", bound="Precision")
+Found = TypeVar("Found")
 
 
 class Precision(ABC):
@@ -146,6 +147,28 @@ def all_reduce(precision: P, group: ProcessGroup | None = None) -> P:
         total = one if total is None else total + one
     assert total is not None
     return total
+
+
+def found_together(costs: Sequence[int], find: Callable[[int], Found]) -> list[Found] | None:
+    """What is found at each of several places, each by one process for all; ``None`` for a single process.
+
+    The costliest places are dealt out first, each to the process that has the least to do: the time is close to the sum
+    over the number of processes, or to that of the costliest place.
+
+    Args:
+        costs: of the places, in any unit.
+        find: from a place to what a file could hold; its tensors come back on the CPU.
+    """
+    processes = present()
+    if processes.count == 1:
+        return None
+    loads, owners = [0] * processes.count, [0] * len(costs)
+    for place in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
+        owners[place] = loads.index(min(loads))
+        loads[owners[place]] += costs[place]
+    local = {place: find(place) for place, owner in enumerate(owners) if owner == processes.rank}
+    # Through a message on its owner too: products of another layout in memory round otherwise.
+    return [processes.gather(local.get(place))[owner] for place, owner in enumerate(owners)]
 
 
 @final

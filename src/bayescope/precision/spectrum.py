@@ -67,7 +67,7 @@ class Spectrum:
 
     @property
     def inverse(self) -> Tensor:
-        """s⁻¹, shape (P,)."""
+        """The eigenvalues of A⁻¹ in the basis, s⁻¹, shape (P,)."""
         return self.values.reciprocal().flatten()
 
     @property
@@ -111,7 +111,7 @@ class Spectral(Precision):
     @property
     @abstractmethod
     def _spectrum(self) -> Spectrum:
-        """The inverse of A."""
+        """The inverse of A, in its factors."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
