@@ -34,7 +34,7 @@ from tests.additive.problems import seeded
 
 # How pairs are judged: the hidden units of a candidate, the precisions tried for their weights, the prior precision of
 # the features' own functions as a share of the largest curvature, and the groups that numbers are cut into.
-UNITS, GROUPS, OWN_PRECISION = 32, 24, 1e-6
+UNITS, GROUPS, FEATURE_PRECISION = 32, 24, 1e-6
 PRECISIONS = torch.logspace(-4, 3, 22, dtype=torch.float64)
 QUICK = AdditiveOptions(hidden=8, epochs=12, burn_in=3)
 
@@ -113,7 +113,7 @@ def gains_plainly(own: Tensor, units: Tensor, slope: Tensor, curvature: Tensor, 
 
 def weakness(own: Tensor, curvature: Tensor) -> Tensor:
     """The prior precision of B's weights, of each output."""
-    return OWN_PRECISION * torch.einsum("nm,nc,nm->mc", own, curvature, own).amax(0)
+    return FEATURE_PRECISION * torch.einsum("nm,nc,nm->mc", own, curvature, own).amax(0)
 
 
 @pytest.mark.parametrize("pair", [(0, 1), (0, 2)])

@@ -28,7 +28,7 @@ def test_people_are_told_what_was_fitted_and_which_columns_it_takes(classes):
 def test_programs_are_told_all(numbers):
     facts = json.loads(run("info", numbers, "--json").stdout)
     assert facts["kind"] == "BayesianLinearRegression"
-    assert facts["metadata"]["command line"]["kinds"] == {"age": "numeric", "dose": "numeric", "colour": "labels"}
+    assert facts["metadata"]["command line"]["kinds"] == {"age": "numeric", "dose": "numeric", "colour": "categorical"}
     assert facts["bytes"] == numbers.stat().st_size
     assert facts["tensors"]
 

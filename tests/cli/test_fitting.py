@@ -47,7 +47,7 @@ def test_every_option_reaches_the_estimator(table, tmp_path):
     expected = {"posterior": "map", "prior_precision": 2.5, "link": "probit", "fit_intercept": False, "random_state": 7}
     assert {**parameters, **expected, "standardize": True} == parameters
     told = read_manifest(out).metadata["command line"]
-    assert told["kinds"] == {"age": "numeric", "dose": "labels", "colour": "labels"}
+    assert told["kinds"] == {"age": "numeric", "dose": "categorical", "colour": "categorical"}
     assert (told["missing"], told["dropped"], told["target"]) == (["57.7"], ["id", "cost"], "state")
 
 

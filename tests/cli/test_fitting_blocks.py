@@ -51,7 +51,7 @@ def test_the_model_is_that_of_rows_in_memory(model: Path, rows: pd.DataFrame, tm
     assert saved.classes_.tolist() == ["sick", "well"]
     told = read_manifest(model).metadata["command line"]
     assert told["rows"] == ROWS
-    assert told["kinds"] == {"age": "numeric", "dose": "numeric", "colour": "labels", "alive": "labels"}
+    assert told["kinds"] == {"age": "numeric", "dose": "numeric", "colour": "categorical", "alive": "categorical"}
     assert told["classes"] == ["sick", "well"]
     features = rows[columns].assign(alive=rows["alive"].astype(str))
     for ending in ("parquet", "csv"):

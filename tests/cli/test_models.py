@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bayescope.cli.models import MODELS, OWN, build, value_of
+from bayescope.cli.models import MODELS, SET_BY_OPTIONS, build, value_of
 from bayescope.errors import InputError
 from bayescope_command.app import FitOptions
 
@@ -48,7 +48,7 @@ def test_parameters_may_hold_signs():
     assert parameters["hidden"] == 7
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", SET_BY_OPTIONS)
 def test_what_has_an_option_is_set_by_that_alone(name):
     with pytest.raises(InputError, match="expected a parameter that no option sets"):
         build(options(given=[f"{name}=1"]), "regression")

@@ -20,7 +20,7 @@ from tests.cli.tables import written
 from tests.conditions import calls
 
 GOOD = "width,height,kind\n1,2.5,a\n2,1.5,b\n3,0.5,a\n4,3.5,b\n"
-KINDS = {"width": "numeric", "height": "numeric", "kind": "labels"}
+KINDS = {"width": "numeric", "height": "numeric", "kind": "categorical"}
 
 
 def read(table, kinds=KINDS, rows=100):
@@ -141,7 +141,7 @@ def test_many_columns_are_read_in_a_time_linear_in_their_number(tmp_path):
     path = written(tmp_path / "t.csv", "\n".join(",".join(row) for row in [names, ["1"] * 299 + ["a"], ["2"] * 300]))
     source = open_source(path)
     assert calls(partial(source.kinds, names), "read_csv") == 1
-    assert [name for name, kind in source.kinds(names).items() if kind == "labels"] == ["x299"]
+    assert [name for name, kind in source.kinds(names).items() if kind == "categorical"] == ["x299"]
 
 
 @pytest.mark.parametrize("columns", [100, 400])
@@ -210,7 +210,7 @@ def test_kinds_are_those_of_the_whole_column(tmp_path):
     kinds = open_source(written(tmp_path / "t.csv", content)).kinds(
         ["n", "late", "truth", "empty", "hex", "big", "gaps"]
     )
-    labels = {name for name, kind in kinds.items() if kind == "labels"}
+    labels = {name for name, kind in kinds.items() if kind == "categorical"}
     assert labels == {"late", "truth", "hex"}
 
 
@@ -219,14 +219,14 @@ def test_further_spellings_of_missing(tmp_path):
     source = open_source(path, missing=["?", "-999"])
     assert source.kinds(["a"]) == {"a": "numeric"}
     (block,) = source.blocks(9)
-    columns = block.read({"a": "numeric", "b": "labels"})
+    columns = block.read({"a": "numeric", "b": "categorical"})
     np.testing.assert_array_equal(columns["a"], [1, np.nan, np.nan])
     assert columns["b"].tolist() == ["x", "y", None]
 
 
 def test_whole_numbers_that_took_a_detour_are_the_same_labels(tmp_path):
     path = written(tmp_path / "t.csv", "code\n1\n1.0\n01\n1.5\n\n2.00\n")
-    assert read(path, {"code": "labels"})["code"] == ["1", "1", "01", "1.5", "2"]
+    assert read(path, {"code": "categorical"})["code"] == ["1", "1", "01", "1.5", "2"]
 
 
 def test_cells_are_copied_as_they_stand(tmp_path):

@@ -24,7 +24,7 @@ def many(cell, kind=lambda row: "ab"[row % 2]):
 def test_a_table_reads_alike_in_every_format(tmp_path, name):
     frame = mixed()
     table = read(written(tmp_path / name, frame), "state", drop=["id"])
-    assert table.kinds == {"age": "numeric", "dose": "numeric", "colour": "labels", "cost": "numeric"}
+    assert table.kinds == {"age": "numeric", "dose": "numeric", "colour": "categorical", "cost": "numeric"}
     assert set(table.features["colour"].dropna()) == {"blue", "green", "red"}
     pd.testing.assert_frame_equal(table.features[["age", "dose"]], frame[["age", "dose"]])
     assert table.features["colour"].isna().tolist() == frame["colour"].isna().tolist()
@@ -77,7 +77,7 @@ def test_numbers_that_are_labels(tmp_path):
     path = written(tmp_path / "t.csv", many(lambda row: 7000 + row))
     assert read(path).kinds == {"x": "numeric"}
     table = read(path, categorical=["x"])
-    assert table.kinds == {"x": "labels"}
+    assert table.kinds == {"x": "categorical"}
     assert table.features["x"][0] == "7000"
 
 
@@ -162,7 +162,7 @@ def test_refuses_weights(tmp_path, weights, message):
 
 def test_a_column_that_was_named_as_labels_is_meant(tmp_path):
     path = written(tmp_path / "t.csv", many(lambda row: f"2024-01-{row % 28 + 1:02}"))
-    assert read(path, categorical=["x"]).kinds == {"x": "labels"}
+    assert read(path, categorical=["x"]).kinds == {"x": "categorical"}
 
 
 def test_dates_of_parquet(tmp_path):

@@ -52,7 +52,7 @@ def test_outputs_come_in_order_of_the_columns():
     ],
 )
 def test_a_row_of_weight_two_is_the_row_twice(scaling: str | None, encoding: str):
-    weights, targets = np.array([2.0, 1.0, 3.0, 0.0, 1.0, 2.0]), np.array([1.0, 3.0, 2.0, 50.0, 4.0, 2.0])
+    weights, targets = np.array([2.0, 1.0, 3.0, 4.0, 1.0, 2.0]), np.array([1.0, 3.0, 2.0, 50.0, 4.0, 2.0])
     again = np.repeat(np.arange(6), weights.astype(int))
     one, _ = fit(frame(), targets, scaling=scaling, encoding=encoding, weights=weights)
     other, _ = fit(frame().iloc[again], targets[again], scaling=scaling, encoding=encoding)

@@ -32,7 +32,7 @@ from bayescope.tables.encoding import NO_LEVEL, TableEncoding
 UNITS = 32
 PRECISIONS = torch.logspace(-4, 3, 22, dtype=torch.float64)
 # The prior precision of the features' own functions, as a share of the curvature of the best determined one.
-OWN_PRECISION = 1e-6
+FEATURE_PRECISION = 1e-6
 # Numbers held at a time while candidates are judged.
 BLOCK = 2_000_000
 
@@ -152,7 +152,7 @@ def _gains(grids: Grids, terms: Sequence[Term], generator: torch.Generator) -> T
 def _projected(gram: Tensor, right: Tensor, basis_size: int) -> tuple[Tensor, Tensor]:
     """K and t before its rotation: φᵀΛφ and φᵀg less what the first functions explain."""
     first = gram[:, :basis_size, :basis_size]
-    weak = OWN_PRECISION * first.diagonal(dim1=1, dim2=2).max(1, keepdim=True).values
+    weak = FEATURE_PRECISION * first.diagonal(dim1=1, dim2=2).max(1, keepdim=True).values
     factor = torch.linalg.cholesky(first + torch.diag_embed(weak.expand(-1, basis_size)))
     joined = torch.cat([gram[:, :basis_size, basis_size:], right[:, :basis_size, None]], 2)
     white, explained = torch.linalg.solve_triangular(factor, joined, upper=False).split(

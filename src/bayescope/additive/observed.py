@@ -18,7 +18,7 @@ from bayescope.tables.encoding import NO_LEVEL
 GROUPS = 24
 # A feature's own effect is made of this many hidden units; directions in which they move it by less than this share of
 # the first one's are left out.
-OWN_UNITS, NEGLIGIBLE = 24, 1e-3
+FEATURE_UNITS, NEGLIGIBLE = 24, 1e-3
 
 
 @final
@@ -75,7 +75,7 @@ def _cut(numbers: Tensor, weights: Tensor) -> Tensor:
 
 def _basis(column: FeatureInput, inputs: Tensor, share: Tensor, generator: torch.Generator) -> Tensor:
     """Hidden units of a net of the feature alone, as uncorrelated functions, and the missing value's own."""
-    net = HiddenNets.of([Term("", (column,))], OWN_UNITS, 1)
+    net = HiddenNets.of([Term("", (column,))], FEATURE_UNITS, 1)
     levels = torch.full((1, len(share)), NO_LEVEL)
     levels[0, -1] = 0
     points = Points(inputs[None], levels)

@@ -43,11 +43,11 @@ def answer(facts: Mapping[str, Any], *lines: RenderableType | str, as_json: bool
         return
     console = stdout(aside=aside)
     for each in lines:
-        line = shown_as_is(_wrapped(each, console)) if isinstance(each, str) else each
+        line = verbatim(_wrapped(each, console)) if isinstance(each, str) else each
         console.print(line, soft_wrap=not console.is_terminal)
 
 
-def shown_as_is(text: str, style: str = "") -> Text:
+def verbatim(text: str, style: str = "") -> Text:
     """Text that may come from a file: its brackets are no markup, and its control characters are shown, not obeyed."""
     return Text(printable(text), style=style)
 

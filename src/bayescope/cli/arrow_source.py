@@ -11,11 +11,10 @@ import numpy as np
 import pandas as pd
 
 from bayescope.cli.header import check_header
-from bayescope.cli.source import Kind
 from bayescope.cli.text import labels
 from bayescope.errors import InputError
 from bayescope.tables.arrow import arrow_module, column_of, kind_of
-from bayescope.tables.columns import Column
+from bayescope.tables.columns import Column, Kind
 from bayescope.tables.dataset import TableDataset
 from bayescope.tables.sources import dataset_of, reading, wild
 
@@ -188,7 +187,7 @@ def _kind(source: str, name: str, found: Any) -> Kind:
         )
     kind = kind_of(found)
     if kind is not None:
-        return "labels" if kind == "categorical" else "numeric"
+        return kind
     raise InputError(
         f"{source}: column {name!r}: expected numbers or labels, got {found}. Leave it out: --drop {name}."
     )

@@ -15,7 +15,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from bayescope.cli.answer import PIPED_WIDTH, answer, shown_as_is, stdout
+from bayescope.cli.answer import PIPED_WIDTH, answer, stdout, verbatim
 from bayescope.cli.opening import open_source
 from bayescope.cli.training_table import Roles, TrainingTable, read_training_table
 from bayescope.cli.writing import check_files
@@ -149,7 +149,7 @@ def show(comparison: Comparison, console: Console) -> None:
         comparison: to be printed.
         console: to print to.
     """
-    console.print(shown_as_is(comparison.title, "bold"))
+    console.print(verbatim(comparison.title, "bold"))
     every = columns(comparison.reference)
     whole = _table(comparison, every)
     if Measurement.get(console, console.options.update(max_width=PIPED_WIDTH), whole).maximum <= console.width:
@@ -157,7 +157,7 @@ def show(comparison: Comparison, console: Console) -> None:
     else:
         console.print(_table(comparison, every[:FIRST_PART]), _table(comparison, every[FIRST_PART:]))
     for note in comparison.footnotes:
-        console.print(shown_as_is(note, "dim"), soft_wrap=not console.is_terminal)
+        console.print(verbatim(note, "dim"), soft_wrap=not console.is_terminal)
 
 
 def _table(comparison: Comparison, measures: Sequence[Measure]) -> Table:

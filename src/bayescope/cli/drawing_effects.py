@@ -14,7 +14,7 @@ from rich.text import Text
 
 from bayescope import checks, plots
 from bayescope.additive.effects import Effect, Surface, long_frame
-from bayescope.cli.answer import answer, shown_as_is
+from bayescope.cli.answer import answer, verbatim
 from bayescope.cli.header import hint, split_names
 from bayescope.cli.model_files import load_model
 from bayescope.cli.writing import check_files, write_text
@@ -26,7 +26,7 @@ from bayescope.storage import answering
 
 # Panels of one picture; a model of more features has several.
 PANELS = 12
-SHOWN_TERMS = 15
+LISTED_TERMS = 15
 FILES = ("effects.csv", "importance.csv", "importance.png", "pairs.csv")
 
 
@@ -152,10 +152,10 @@ def _lines(facts: dict[str, Any]) -> list[RenderableType]:
     several = bool(facts["importance"]) and "output" in facts["importance"][0]
     for heading in [*(["of"] if several else []), "mean effect", f"{100 * facts['level']:g} % interval"]:
         table.add_column(Text(heading, style="dim"), justify="right", no_wrap=True)
-    for term in facts["importance"][:SHOWN_TERMS]:
-        cells = [shown_as_is(str(term[name])) for name in ("term", *(["output"] if several else []))]
+    for term in facts["importance"][:LISTED_TERMS]:
+        cells = [verbatim(str(term[name])) for name in ("term", *(["output"] if several else []))]
         table.add_row(*cells, f"{term['mean']:.3g}", f"{term['low']:.3g} to {term['high']:.3g}")
-    more = len(facts["importance"]) - SHOWN_TERMS
+    more = len(facts["importance"]) - LISTED_TERMS
     return [
         Text("How much each term moves a prediction, on average over the data", style="bold"),
         f"in the unit of the linear predictor: {facts['unit']}",

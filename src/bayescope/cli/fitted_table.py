@@ -11,12 +11,13 @@ from typing import Any, final, get_type_hints
 import numpy as np
 import pandas as pd
 
-from bayescope.cli.header import SHOWN, find, hint, listed
-from bayescope.cli.source import Kind, Source, place_of
+from bayescope.cli.header import LISTED, find, hint, listed
+from bayescope.cli.source import Source, place_of
 from bayescope.cli.target import Target, Task
 from bayescope.cli.training_table import Roles, TrainingTable, read_columns
 from bayescope.errors import InputError
 from bayescope.storage import fits
+from bayescope.tables.columns import Kind
 
 # Of a file's metadata, where this is kept.
 KEY = "command line"
@@ -138,7 +139,7 @@ def read_known_table(source: Source, fitted: FittedTable) -> TrainingTable:
     fitted.check(source)
     find("TABLE", source.name, fitted.target, source.header)
     text = any(isinstance(label, str) for label in fitted.classes)
-    kinds: dict[str, Kind] = {**fitted.kinds, fitted.target: "labels" if text else "numeric"}
+    kinds: dict[str, Kind] = {**fitted.kinds, fitted.target: "categorical" if text else "numeric"}
     frame = fitted.frame(read_columns(source, kinds))
     known = frame[fitted.target].notna().to_numpy()
     if not known.any():
@@ -165,10 +166,10 @@ def _classes(source: Source, fitted: FittedTable, values: np.ndarray, places: np
     return values.astype(np.asarray(fitted.classes).dtype)
 
 
-def told_unseen(unseen: Mapping[str, Mapping[str, int]]) -> list[str]:
+def notes_on_unseen(unseen: Mapping[str, Mapping[str, int]]) -> list[str]:
     """Notes on labels that the model never saw."""
     return [
-        f"column {name!r}: labels that the model never saw, such as {listed(list(counts)[:SHOWN])}, in "
+        f"column {name!r}: labels that the model never saw, such as {listed(list(counts)[:LISTED])}, in "
         f"{sum(counts.values())} of the rows: their effect is not known, and the intervals are wider for it"
         for name, counts in unseen.items()
     ]

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import distributed
 
-from bayescope.cli.answer import answer, shown_as_is
+from bayescope.cli.answer import answer, verbatim
 from bayescope.cli.arrow_source import large, several
 from bayescope.cli.checkpoints import Checkpoints, fitted_copy, named_fit
 from bayescope.cli.fitted_table import FittedTable
@@ -240,7 +240,7 @@ def _facts(outcome: FitResult, described: FittedTable, out: Path) -> Facts:
         "rows_without_target": outcome.table.without_target,
         "features": len(kinds),
         "numeric": kinds.count("numeric"),
-        "labels": kinds.count("labels"),
+        "labels": kinds.count("categorical"),
         "seconds": round(outcome.seconds, 3),
         "log_evidence": getattr(model, "log_evidence_", None),
         "elbo": getattr(model, "elbo_", None),
@@ -264,7 +264,7 @@ def lines_of_fit(facts: Facts) -> list[RenderableType]:
     because = f" (since {facts['task_because']}; --task decides otherwise)" if facts["task_because"] else ""
     columns = f"{facts['features']} features: {facts['numeric']} of numbers, {facts['labels']} of labels"
     lines: list[RenderableType] = [
-        shown_as_is(f"{facts['estimator']} of {facts['target']}", "bold"),
+        verbatim(f"{facts['estimator']} of {facts['target']}", "bold"),
         f"  {what}{because}",
         f"  {facts['rows']} rows, {columns}",
     ]
@@ -278,7 +278,7 @@ def lines_of_fit(facts: Facts) -> list[RenderableType]:
         lines.append(f"  evidence lower bound {facts['elbo']:.2f}")
     if "terms" in facts:
         lines.append(f"  what matters most: {', '.join(facts['terms'][:TERMS])}")
-    lines += [shown_as_is(f"  note: {note}", "yellow") for note in facts["notes"]]
+    lines += [verbatim(f"  note: {note}", "yellow") for note in facts["notes"]]
     return [*lines, f"wrote {facts['model']} ({facts['bytes'] / 1e3:.0f} kB, {facts['seconds']:.1f} s)", *_next(facts)]
 
 

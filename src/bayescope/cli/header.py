@@ -10,7 +10,7 @@ import pandas as pd
 
 from bayescope.errors import InputError
 
-SHOWN = 8  # names or labels listed in a message
+LISTED = 8  # names or labels listed in a message
 LONGEST = 200  # characters of each
 # A table of more columns takes minutes to read, a column at a time.
 MOST_COLUMNS = 100_000
@@ -49,7 +49,7 @@ def check_header(name: str, header: Sequence[str], separator: str | None = None)
     unnamed = [str(place) for place, title in enumerate(header, 1) if not title.strip()]
     if unnamed:
         raise InputError(
-            f"{name}: expected a name for every column, got none for column {', '.join(unnamed[:SHOWN])}. "
+            f"{name}: expected a name for every column, got none for column {', '.join(unnamed[:LISTED])}. "
             "Name it, or drop it if it is a row index (pandas: to_csv(index=False))."
         )
     twice = sorted(title for title, times in Counter(header).items() if times > 1)
@@ -98,8 +98,8 @@ def meant(wanted: str, names: Iterable[str]) -> str:
 def listed(names: Iterable[object]) -> str:
     """The first few of some names or labels, and how many more there are."""
     texts = [shortened(repr(name) if isinstance(name, str) else str(name)) for name in names]
-    more = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
-    return ", ".join(texts[:SHOWN]) + more
+    more = f" and {len(texts) - LISTED} more" if len(texts) > LISTED else ""
+    return ", ".join(texts[:LISTED]) + more
 
 
 def shortened(text: str, longest: int = LONGEST) -> str:

@@ -11,12 +11,12 @@ from rich.table import Table
 from sklearn.base import is_classifier
 
 from bayescope import storage
-from bayescope.cli.answer import answer, shown_as_is
+from bayescope.cli.answer import answer, verbatim
 from bayescope.cli.fitted_table import FittedTable
 from bayescope.cli.header import listed
 from bayescope.cli.opening import closest
-from bayescope.cli.source import Kind
 from bayescope.errors import InputError, UnsupportedError
+from bayescope.tables.columns import Kind
 
 
 def load_model(path: Path) -> tuple[Any, FittedTable]:
@@ -74,7 +74,7 @@ def table_of(path: str, model: object) -> FittedTable:
         )
     names = [str(name) for name in model.feature_names_in_]
     categories = {encoding.name: encoding.categories for encoding in _label_encodings(model)}
-    kinds: dict[str, Kind] = {name: "labels" if name in categories else "numeric" for name in names}
+    kinds: dict[str, Kind] = {name: "categorical" if name in categories else "numeric" for name in names}
     values = {name: {str(label): label for label in labels} for name, labels in categories.items()}
     return FittedTable(
         kinds=kinds,
@@ -124,7 +124,7 @@ def describe(path: Path, *, as_json: bool) -> None:
 
 def _lines(facts: dict[str, Any], table: FittedTable | None) -> list[RenderableType]:
     lines: list[RenderableType] = [
-        shown_as_is(f"{facts['model']}: {facts['kind']}", "bold"),
+        verbatim(f"{facts['model']}: {facts['kind']}", "bold"),
         f"  {facts['bytes'] / 1e3:.0f} kB, saved by bayescope {facts['bayescope_version']}, file format "
         f"{facts['format_version']}; " + ", ".join(f"{name} {version}" for name, version in facts["packages"].items()),
     ]
@@ -148,5 +148,5 @@ def _columns(table: FittedTable) -> Table:
     for name, kind in table.kinds.items():
         labels = table.labels.get(name)
         holds = "numbers" if kind == "numeric" else f"labels: {listed(labels or [])}"
-        columns.add_row(shown_as_is(f"  {name}"), shown_as_is(holds))
+        columns.add_row(verbatim(f"  {name}"), verbatim(holds))
     return columns

@@ -18,7 +18,7 @@ MODELS: Mapping[str, Mapping[Task, str]] = {
     "mlp": {"classification": "BayesianMLPClassifier", "regression": "BayesianMLPRegressor"},
 }
 # What the command line sets by options of its own.
-OWN = {
+SET_BY_OPTIONS = {
     "random_state": "--seed",
     "categorical": "--categorical",
     "progress": "the terminal: it shows a bar, a pipe none",
@@ -49,18 +49,20 @@ def build(options: FitOptions, task: Task, categorical: Sequence[str] = ()) -> A
         text = getattr(options, name)
         if text is not None:
             if name not in known:
-                raise UnsupportedError(_not_its_own(name, kind.__name__, options.model))
+                raise UnsupportedError(_not_taken(name, kind.__name__, options.model))
             chosen[name] = text if name == "posterior" else value_of(text)
     for text in options.given or ():
         name, sign, value = text.partition("=")
         if not sign:
             raise InputError(f"--set: expected name=value, got {text!r}. Write for example --set hidden=16.")
-        if name in OWN:
+        if name in SET_BY_OPTIONS:
             raise InputError(
-                f"--set: expected a parameter that no option sets, got {name!r}. It is set by {OWN[name]}."
+                f"--set: expected a parameter that no option sets, got {name!r}. It is set by {SET_BY_OPTIONS[name]}."
             )
         if name not in known:
-            raise OptionError.unknown(f"--set, a parameter of {kind.__name__}", name, sorted(known.keys() - OWN.keys()))
+            raise OptionError.unknown(
+                f"--set, a parameter of {kind.__name__}", name, sorted(known.keys() - SET_BY_OPTIONS.keys())
+            )
         chosen[name] = value_of(value)
     return kind(**chosen)
 
@@ -75,7 +77,7 @@ def value_of(text: str) -> Any:
         return text
 
 
-def _not_its_own(name: str, kind: str, model: str) -> str:
+def _not_taken(name: str, kind: str, model: str) -> str:
     option = f"--{name.replace('_', '-')}"
     if name == "posterior":
         return f"{option}: expected none for {kind}, whose posterior is exact. Leave it out."

@@ -13,7 +13,7 @@ from sklearn.base import is_classifier
 
 from bayescope import checks
 from bayescope.cli.answer import answer
-from bayescope.cli.fitted_table import told_unseen
+from bayescope.cli.fitted_table import notes_on_unseen
 from bayescope.cli.header import find, split_names
 from bayescope.cli.model_files import load_model
 from bayescope.cli.opening import STANDARD, open_source
@@ -118,7 +118,7 @@ def _beside(copied: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _tell(count: Count, out: Path, seconds: float, abstain: float | None, *, as_json: bool) -> None:
-    notes = told_unseen(count.unseen)
+    notes = notes_on_unseen(count.unseen)
     if count.imputed:
         notes.append(
             f"{count.imputed:,} values in {count.imputed_rows:,} rows are missing or were never seen: what the "

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
 
 from bayescope.memory import require_memory
-
-Kind = Literal["numeric", "labels"]
+from bayescope.tables.columns import Kind
 
 # Rows that are read at a time where nothing else is asked for, fewer of a table that has very many columns.
 ROWS, CELLS = 65_536, 2**22

@@ -141,7 +141,7 @@ def _target(source: ArrowSource, labels: LabelsSeen, numbers: Tally, task: str) 
     """The target by its different values."""
     name, values = labels.name, numbers.values
     if labels.tally:
-        return Target.of(source, name, np.array(list(labels.tally), dtype=object), "labels", np.zeros(1), task)
+        return Target.of(source, name, np.array(list(labels.tally), dtype=object), "categorical", np.zeros(1), task)
     if values is None and task != "classification":
         return Target(name, np.empty(0), "regression", f"{name} has more than {MOST_VALUES:,} different numbers")
     few = np.arange(MOST_VALUES + 1.0) if values is None else values

@@ -10,8 +10,9 @@ import pandas as pd
 
 from bayescope.checks import choice
 from bayescope.cli.header import listed
-from bayescope.cli.source import Kind, Source, place_of
+from bayescope.cli.source import Source, place_of
 from bayescope.errors import InputError, UnsupportedError
+from bayescope.tables.columns import Kind
 
 Task = Literal["classification", "regression"]
 
@@ -55,7 +56,7 @@ class Target:
             source: the table.
             name: of the column.
             values: numbers or text, none missing, shape (N,).
-            kind: "numeric" or "labels".
+            kind: "numeric" or "categorical".
             places: where the rows stand in the table.
             task: "classification", "regression", or "auto".
 
@@ -65,16 +66,16 @@ class Target:
         """
         choice("--task", task, TASKS)
         where = f"{source.name}: target {name!r}"
-        if task == "regression" and kind == "labels":
+        if task == "regression" and kind == "categorical":
             raise UnsupportedError(
                 f"{where}: expected a number in every row for --task regression, got {values[0]!r} in "
                 f"{place_of(source, int(places[0]))}. Name another target, or leave --task out."
             )
         if task == "regression":
             return cls(name, _varied(where, values), "regression", "")
-        labels = values.astype(str) if kind == "labels" else _whole(values)
+        labels = values.astype(str) if kind == "categorical" else _whole(values)
         found = np.unique(labels)
-        whole = kind == "labels" or labels.dtype.kind == "i"
+        whole = kind == "categorical" or labels.dtype.kind == "i"
         if task == "auto" and kind == "numeric" and len(found) > 2 and not (whole and len(found) <= FEW):
             many = "whole numbers" if whole else "numbers"
             return cls(name, _varied(where, values), "regression", f"{name} has {len(found)} different {many}")

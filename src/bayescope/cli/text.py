@@ -18,9 +18,10 @@ import numpy as np
 import pandas as pd
 
 from bayescope.cli.header import check_header, listed
-from bayescope.cli.source import Kind, all_blocks
+from bayescope.cli.source import all_blocks
 from bayescope.errors import InputError
 from bayescope.memory import require_memory
+from bayescope.tables.columns import Kind
 
 # A whole number as it reads after a detour through floating point.
 DETOUR = re.compile(r"(-?\d+)\.0+")
@@ -87,7 +88,7 @@ class TextSource:
         for block in all_blocks(self, names):
             numeric = cast(TextBlock, block).numeric(numeric)
         found = set(numeric)
-        return {name: "numeric" if name in found else "labels" for name in names}
+        return {name: "numeric" if name in found else "categorical" for name in names}
 
     def blocks(self, rows: int, names: Sequence[str] | None = None) -> Iterator[TextBlock]:
         """The rows in order; all but the last block have as many as asked for."""
@@ -302,14 +303,14 @@ class TextBlock:
             InputError: if a cell is no finite number in a column of numbers.
         """
         # Numbers are parsed as pandas finds them: asked for them, it would also make 1 of a column of True.
-        text = {name: str for name, kind in kinds.items() if kind == "labels"}
+        text = {name: str for name, kind in kinds.items() if kind == "categorical"}
         frame = self._parsed(list(kinds), dtype=text)
         # All columns that pandas reads as numbers at once: one by one, very many would take most of the time.
         types = {str(name): found.kind for name, found in frame.dtypes.items()}
         parsed = [name for name, found in types.items() if found in NUMBERS and kinds[name] == "numeric"]
         numbers = (frame if len(parsed) == len(types) else frame[parsed]).to_numpy(np.float64)
         known = dict(zip(parsed, numbers.T, strict=True)) if np.isfinite(numbers[~np.isnan(numbers)]).all() else {}
-        read = {"labels": labels, "numeric": self._numbers}
+        read = {"categorical": labels, "numeric": self._numbers}
         return {name: known[name] if name in known else read[kind](frame[name]) for name, kind in kinds.items()}
 
     def copied(self, names: Sequence[str]) -> pd.DataFrame:

@@ -11,10 +11,11 @@ import numpy as np
 import pandas as pd
 from sklearn.model_selection import train_test_split
 
-from bayescope.cli.header import SHOWN, find, hint, listed, split_names
-from bayescope.cli.source import Kind, Source, all_blocks, place_of
+from bayescope.cli.header import LISTED, find, hint, listed, split_names
+from bayescope.cli.source import Source, all_blocks, place_of
 from bayescope.cli.target import Target
 from bayescope.errors import InputError
+from bayescope.tables.columns import Kind
 from bayescope.tables.suspicion import LABELS, SHARE, hardly_recur, is_number, mostly_numbers
 from bayescope_command.app import CompareOptions, FitOptions
 
@@ -227,7 +228,7 @@ def _read(source: Source, roles: Roles, names: Sequence[str]) -> tuple[dict[str,
     """All columns that have a role, in full, and their kinds."""
     wanted = [*names, roles.target, *([] if roles.weight is None else [roles.weight])]
     inferred = source.kinds([name for name in wanted if name not in roles.categorical])
-    kinds: dict[str, Kind] = {name: inferred.get(name, "labels") for name in wanted}
+    kinds: dict[str, Kind] = {name: inferred.get(name, "categorical") for name in wanted}
     if roles.weight is not None:
         kinds[roles.weight] = "numeric"
     return read_columns(source, kinds), kinds
@@ -303,7 +304,7 @@ def _check_feature(
     if hardly_recur(len(found), len(present)):
         raise InputError(
             f"{where}: expected labels that recur, got {len(found)} different ones in {len(present)} rows, such as "
-            f"{listed(found[:SHOWN])}. Leave it out: --drop {name}; or keep it with --categorical {name}."
+            f"{listed(found[:LISTED])}. Leave it out: --drop {name}; or keep it with --categorical {name}."
         )
 
 

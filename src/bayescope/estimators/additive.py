@@ -214,7 +214,7 @@ class NeuralAdditiveRegressor(TableRegressor, AdditiveEstimator):
         rows = TableRows.of(self, X, y, sample_weight, offset, target=numbers)
         shape = (0,) if rows.held is None else rows.held.target.shape
         self._flat, columns = len(shape) == 1, 1 if len(shape) == 1 else shape[1]
-        self._output_names, self._unit = self._told_outputs(column_names(y, columns))
+        self._output_names, self._unit = self._output_names_of(column_names(y, columns))
         count, rows = shape[0], self._distinct(rows, columns)
         units = Units.of(rows)
         likelihood = self._likelihood(units, count or units.rows)
@@ -262,7 +262,7 @@ class NeuralAdditiveRegressor(TableRegressor, AdditiveEstimator):
         noise = likelihood.noise(self.additive_.model.scale).numpy()
         return float(noise[0]) if self._flat else noise.copy()
 
-    def _told_outputs(self, names: list[str]) -> tuple[tuple[str, ...], str]:
+    def _output_names_of(self, names: list[str]) -> tuple[tuple[str, ...], str]:
         """The names of the outputs, where there are several, and their unit."""
         if self.likelihood == "heteroscedastic_gaussian":
             named = [f"{what} of {name}" for what in ("mean", "log variance") for name in names]

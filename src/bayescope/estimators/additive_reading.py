@@ -37,7 +37,7 @@ UNITS = {"standard": "in standard deviations", "quantile": "as normal scores"}
 Precisions = float | dict[str, float]
 
 
-Shown = TypeVar("Shown", Effect, Surface, Explanation, Importance)
+Reported = TypeVar("Reported", Effect, Surface, Explanation, Importance)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -274,7 +274,7 @@ class AdditiveEstimator(AdditiveOptions, TableEstimator):
             by_unit.setdefault(how, []).append(feature.name)
         return {"inputs": "; ".join(f"{', '.join(which)}: {how}" for how, which in by_unit.items())}
 
-    def _named_outputs(self, result: Shown) -> Shown:
+    def _named_outputs(self, result: Reported) -> Reported:
         """With the names of the outputs and their unit."""
         return replace(result, outputs=self._output_names, unit=self._unit)
 

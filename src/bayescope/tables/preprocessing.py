@@ -136,17 +136,6 @@ class Preprocessing:
         refuse_empty(table)
         if encoding == "target" and targets is None:
             raise UnsupportedError("encoding: expected y for 'target', got none. Use 'one_hot' or 'ordinal'.")
-        if weights is not None and not weights.all():
-            some = weights > 0
-            learnt, _ = cls.fit(
-                taken(table, some),
-                None if targets is None else targets[some],
-                scaling=scaling,
-                encoding=encoding,
-                weights=weights[some],
-                random_state=random_state,
-            )
-            return learnt, learnt(table)
         numbers, columns = _parted(table)
         labels = tuple(CategoricalEncoding.fit(column, weights) for column in columns)
         levels = _levels(labels, columns, len(numbers))

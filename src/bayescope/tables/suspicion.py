@@ -15,7 +15,7 @@ SHARE, LABELS = 0.9, 10
 # Labels that hardly ever recur tell rows apart, and nothing of the target: a share of different ones, among so many.
 UNIQUE, ENOUGH = 0.5, 30
 # This many labels are shown in a message.
-SHOWN = 3
+LISTED = 3
 
 
 def warn_of_numbers(columns: Sequence[Column]) -> None:
@@ -63,7 +63,7 @@ def refuse_labels_of_rows(name: str, labels: Sequence[object], rows: int) -> Non
     if hardly_recur(len(labels), rows) and not mostly_numbers([label for label in labels if isinstance(label, str)]):
         raise InputError(
             f"column {name!r}: expected labels that recur, got {len(labels)} different ones in {rows} rows, such as "
-            f"{', '.join(map(repr, labels[:SHOWN]))}. Leave the column out, or keep it with categorical=[{name!r}]."
+            f"{', '.join(map(repr, labels[:LISTED]))}. Leave the column out, or keep it with categorical=[{name!r}]."
         )
 
 
