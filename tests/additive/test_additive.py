@@ -238,7 +238,7 @@ def test_a_fixed_precision_stays() -> None:
         ({"pair_hidden": 0}, InputError, "pair_hidden"),
         ({"posterior": "vi"}, OptionError, "posterior"),
         ({"structure": "diagonal"}, OptionError, "structure"),
-        ({"prior_precision": "cv"}, OptionError, "prior_precision"),
+        ({"prior_precision": "cv"}, InputError, "prior_precision"),
         ({"prior_precision": -1.0}, InputError, "prior_precision"),
         ({"intercept_prior_precision": 0.0}, InputError, "intercept_prior_precision"),
         ({"interactions": "all"}, OptionError, "interactions"),

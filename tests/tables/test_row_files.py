@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from bayescope.errors import InputError
-from bayescope.tables import Constant, RowFile
+from bayescope.tables import RowFile
 from tests.conditions import file_limit
 
 
@@ -75,8 +74,3 @@ def test_files_have_no_name():
     file = RowFile()
     file.append(np.zeros(100))
     assert [names for key, names in open_files().items() if key not in before] == [0]
-
-
-def test_a_constant_has_rows():
-    assert torch.equal(Constant(2.0, 5)[3:9], torch.tensor([2.0, 2.0], dtype=torch.float64))
-    assert len(Constant(2.0, 5)) == 5

@@ -121,12 +121,6 @@ def rows_over(additive: Additive, axes: Sequence[Axis]) -> EncodedRows:
     return rows
 
 
-def has_no_value(additive: Additive, axis: Axis) -> float:
-    """The share of the data in which the axis's feature is missing."""
-    seen = additive.seen.features[axis.feature]
-    return float(shares(seen, axis.missing().nearest(seen), 1)[0])
-
-
 def shares(seen: Values, places: np.ndarray, count: int) -> np.ndarray:
     """The share of the data at each place, shape (count,); points with the place −1 count nowhere."""
     weights, inside = seen.weights.numpy(), places >= 0
@@ -143,7 +137,9 @@ def _numbers(described: NumericEncoding, grid: int | Sequence[Any] | np.ndarray,
         values: np.ndarray = np.asarray(grid, dtype=np.float64)
     except (TypeError, ValueError):
         raise InputTypeError(f"grid: expected numbers of column {described.name!r}, got {grid!r}.") from None
-    return _one_dimensional(described, values)
+    if values.ndim != 1:
+        raise InputError(f"grid: expected values of column {described.name!r} of shape (n,), got shape {values.shape}.")
+    return values
 
 
 def _values_seen(additive: Additive, feature: int, described: NumericEncoding) -> np.ndarray | None:
@@ -173,12 +169,6 @@ def _labels(described: CategoricalEncoding, grid: Grid) -> np.ndarray:
     cells = np.empty(len(grid), dtype=object)
     cells[:] = list(grid)
     return column_of_cells("grid", described.name, cells, labels=True).values
-
-
-def _one_dimensional(described: NumericEncoding, values: np.ndarray) -> np.ndarray:
-    if values.ndim != 1:
-        raise InputError(f"grid: expected values of column {described.name!r} of shape (n,), got shape {values.shape}.")
-    return values
 
 
 POINTS = 100
@@ -437,8 +427,9 @@ def _placed(jacobian: Tensor, start: int, total: int) -> Tensor:
 
 
 def _missing(additive: Additive, axis: Axis, wide: float) -> MissingEffect | None:
-    gone = has_no_value(additive, axis)
+    seen, nowhere = additive.seen.features[axis.feature], axis.missing()
+    gone = float(shares(seen, nowhere.nearest(seen), 1)[0])
     if gone == 0:
         return None
-    mean, sd = (moment[0] for moment in _moments(additive, [axis.missing()], [(axis.feature,)]))
+    mean, sd = (moment[0] for moment in _moments(additive, [nowhere], [(axis.feature,)]))
     return MissingEffect(mean, sd, mean - wide * sd, mean + wide * sd, gone)

@@ -41,7 +41,7 @@ CHOICES = {
     "ranking": ("evidence", "mutual_information"),
     "posterior": ("laplace", "map"),
     "structure": ("block", "full"),
-    "share_prior": ("layer", "net"),
+    "share_prior": ("net", "layer"),
 }
 
 
@@ -282,15 +282,20 @@ def check_options(options: AdditiveOptions) -> None:
         checks.choice(name, getattr(options, name), known)
     checks.positive_number("intercept_prior_precision", options.intercept_prior_precision)
     checks.flag("progress", options.progress)
-    if isinstance(options.prior_precision, str):
-        checks.choice("prior_precision", options.prior_precision, ["evidence"])
+    if isinstance(options.prior_precision, str) and options.prior_precision == "evidence":
         if options.burn_in >= options.epochs:
             raise InputError(
                 f"burn_in: expected fewer epochs than all, {options.epochs}, got {options.burn_in}: no precision would "
                 "be learnt. Raise epochs, or give a prior_precision."
             )
-    else:
+        return
+    try:
         checks.positive_number("prior_precision", options.prior_precision)
+    except InputError:
+        raise InputError(
+            "prior_precision: expected a positive number for all weights or 'evidence', got "
+            f"{options.prior_precision!r}."
+        ) from None
 
 
 @final

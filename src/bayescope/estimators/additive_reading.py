@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bayescope import checks
 from bayescope.additive.additive import Additive, fit_additive
+from bayescope.additive.coded import Observed
 from bayescope.additive.contributions import intercept_at
 from bayescope.additive.effects import Effect, Grid, Surface, effect, effect_draws, surface
 from bayescope.additive.explanation import Explanation, Importance, explain, importance
@@ -240,31 +241,29 @@ class AdditiveEstimator(AdditiveOptions, TableEstimator):
         *, learn_noise: bool = False, notes: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         """Encodes the rows, fits the model and sets the learned attributes."""
-        seed, held = checks.seed_from(rows.generator(self.random_state)), rows.held
+        seed, held, about = checks.seed_from(rows.generator(self.random_state)), rows.held, dict(notes or {})
+        data: Observed
         if held is None:
             data = coded(rows, values, outputs, self.numeric_transform)
-            additive = fit_additive(data.encoding, data, likelihood, self, seed=seed, learn_noise=learn_noise)
-            additive = replace(additive, fit=None)  # which holds the files
-            self._finish(additive, {**data.notes(), **(notes or {})})
-            return
-        encoding = TableEncoding.fit(held.columns, numeric_transform=self.numeric_transform, weights=held.weights)
-        in_memory = RowsInMemory(
-            rows=EncodedRows.of(encoding.encode(held.columns), _padded(held.offset, len(outputs.scale))),
-            targets=values(held.target),
-            weights=torch.from_numpy(held.weights),
-            scale=torch.from_numpy(outputs.scale),
-            shift=torch.from_numpy(outputs.shift),
-            log_unit=outputs.log_unit,
-        )
-        with threads_for(len(held) * len(encoding.names)):
-            additive = fit_additive(encoding, in_memory, likelihood, self, seed=seed, learn_noise=learn_noise)
-        self._finish(additive, notes or {})
-
-    def _finish(self, additive: Additive, notes: Mapping[str, str]) -> None:
-        """Sets the attributes that end in an underscore."""
+            encoding, count, about = data.encoding, data.codes.rows, {**data.notes(), **about}
+        else:
+            encoding = TableEncoding.fit(held.columns, numeric_transform=self.numeric_transform, weights=held.weights)
+            data = RowsInMemory(
+                rows=EncodedRows.of(encoding.encode(held.columns), _padded(held.offset, len(outputs.scale))),
+                targets=values(held.target),
+                weights=torch.from_numpy(held.weights),
+                scale=torch.from_numpy(outputs.scale),
+                shift=torch.from_numpy(outputs.shift),
+                log_unit=outputs.log_unit,
+            )
+            count = len(held)
+        with threads_for(count * len(encoding.names)):
+            additive = fit_additive(encoding, data, likelihood, self, seed=seed, learn_noise=learn_noise)
         self._share_prior = self.share_prior
-        self.posterior_ = noted(additive.posterior, {**self._notes(additive.encoding), **notes})
-        self.additive_ = replace(additive, posterior=self.posterior_)
+        self.posterior_ = noted(additive.posterior, {**self._notes(encoding), **about})
+        # The fit of a table on disk holds its files.
+        fit = None if held is None else additive.fit
+        self.additive_ = replace(additive, posterior=self.posterior_, fit=fit)
 
     def _notes(self, encoding: TableEncoding) -> dict[str, str]:
         """The inputs' units: the prior has them."""

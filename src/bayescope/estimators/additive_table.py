@@ -11,6 +11,7 @@ import torch
 
 from bayescope.additive.coded import CodedData, Codes
 from bayescope.additive.design import MOST_POINTS
+from bayescope.additive.passes import Computed
 from bayescope.estimators.mapped_rows import Canonical
 from bayescope.estimators.table_rows import TableRows
 from bayescope.tables.codes import Coder, LabelCoder, NumberCoder
@@ -18,7 +19,7 @@ from bayescope.tables.column_sums import numeric_encoding
 from bayescope.tables.columns import Kind
 from bayescope.tables.encoding import Transform, transforms_of
 from bayescope.tables.preprocessing import TableSeen
-from bayescope.tables.row_files import Constant, RowFile
+from bayescope.tables.row_files import RowFile
 from bayescope.tables.suspicion import warn_of_numbers
 
 NumericTransform: TypeAlias = Transform | Mapping[str, Transform]
@@ -89,9 +90,13 @@ def coded(source: TableRows, values: Canonical, outputs: Outputs, numeric_transf
         coder.coded([next(added).numpy() for _ in parts]) for coder, parts in zip(coders, sums, strict=True)
     )
     return CodedData(
-        features, codes, targets, Constant(1.0, codes.rows) if weights is None else weights, offset,
+        features, codes, targets, Computed(_ones) if weights is None else weights, offset,
         torch.from_numpy(outputs.scale), torch.from_numpy(outputs.shift), outputs.log_unit, processes,
     )  # fmt: skip
+
+
+def _ones(rows: slice) -> torch.Tensor:
+    return torch.ones(rows.stop - rows.start, dtype=torch.float64)
 
 
 def _coders(seen: TableSeen, kinds: Mapping[str, Kind], transforms: Mapping[str, Transform]) -> list[Coder]:

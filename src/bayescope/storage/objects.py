@@ -118,11 +118,6 @@ class StoredEstimator:
         return {} if self.foreign else get_type_hints(self.type)
 
     @cached_property
-    def parameters(self) -> frozenset[str]:
-        """The names of its parameters."""
-        return frozenset(self.type._get_param_names())
-
-    @cached_property
     def foreign(self) -> bool:
         """Whether the class is scikit-learn's."""
         return self.type.__module__.partition(".")[0] == "sklearn"
@@ -145,7 +140,8 @@ class StoredEstimator:
             MalformedError: if they are not those that the class has.
         """
         name = self.type.__name__
-        options = {key: part for key, part in of(parts, dict).items() if key in self.parameters}
+        parameters = self.type._get_param_names()
+        options = {key: part for key, part in of(parts, dict).items() if key in parameters}
         if any(options.get(key) is not None for key in _REACHING):
             raise MalformedError("a parameter leads out of the file")
         made = self.type(**options)

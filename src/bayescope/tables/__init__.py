@@ -15,7 +15,6 @@ from bayescope.tables.encoding import CategoricalEncoding, Encoded, NumericEncod
 from bayescope.tables.preprocessing import Preprocessing as Preprocessing
 from bayescope.tables.preprocessing import TableSeen as TableSeen
 from bayescope.tables.reading import read_table
-from bayescope.tables.row_files import Constant as Constant
 from bayescope.tables.row_files import RowFile as RowFile
 from bayescope.tables.scaling import Quantiles as Quantiles
 from bayescope.tables.scaling import Standard as Standard

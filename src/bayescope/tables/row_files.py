@@ -77,23 +77,3 @@ class RowFile:
         self._file.seek(start * self._width * self.dtype.itemsize)
         self._file.readinto(numbers.reshape(-1).data.cast("B"))
         return numbers
-
-
-@final
-class Constant:
-    """One number for all rows, such as the weight 1.
-
-    Args:
-        value: the number.
-        rows: how many rows.
-    """
-
-    def __init__(self, value: float, rows: int) -> None:
-        self._value, self._rows = value, rows
-
-    def __len__(self) -> int:
-        return self._rows
-
-    def __getitem__(self, rows: slice) -> Tensor:
-        start, stop, _ = rows.indices(self._rows)
-        return torch.full((max(0, stop - start),), self._value, dtype=torch.float64)
