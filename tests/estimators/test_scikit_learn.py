@@ -20,12 +20,12 @@ from bayescope.estimators import BayesianLinearRegression, BayesianLogisticRegre
     [
         BayesianLogisticRegression(prior_precision=1.0),
         BayesianLogisticRegression(posterior="laplace"),
-        BayesianLogisticRegression(link="probit", features="polynomial", prior_precision=1.0),
-        BayesianLogisticRegression(features="rbf", prior_precision=1.0),
         # With the flat prior of the intercept, a check that weighs classes 10⁷ to 1 takes half a minute.
         BayesianLogisticRegression(posterior="variational", prior_precision=1.0, intercept_prior_precision=0.05),
-        BayesianLogisticRegression(posterior="mean_field", prior_precision=1.0, intercept_prior_precision=0.05),
-        BayesianLogisticRegression(posterior="ep", link="probit", prior_precision=1.0),
+        BayesianLogisticRegression(
+            posterior="mean_field", features="polynomial", prior_precision=1.0, intercept_prior_precision=0.05
+        ),
+        BayesianLogisticRegression(posterior="ep", link="probit", features="rbf", prior_precision=1.0),
         BayesianLinearRegression(),
         BayesianLinearRegression(features="rbf", fit_intercept=False),
         RadialBasis(),
