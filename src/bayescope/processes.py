@@ -399,6 +399,17 @@ def same(*values: Tensor) -> tuple[Tensor, ...]:
     return present().same(*values)
 
 
+def by_first(compute: Callable[[], _Result]) -> _Result:
+    """What the first process computes by itself, for all of them; a value that a file could hold."""
+    processes = present()
+    if processes.count == 1:
+        return compute()
+    with alone():
+        found = compute() if processes.first else None
+    result: _Result = processes.gather(found)[0]
+    return result
+
+
 def same_value(value: _Result) -> _Result:
     """Rank 0's value, which a file could hold; its tensors are on the CPU."""
     return present().gather(value)[0]

@@ -43,7 +43,6 @@ from bayescope.network.priors import network_prior
 from bayescope.network.weights import Weights
 from bayescope.posterior import DrawsPosterior
 from bayescope.precision import Precision
-from bayescope.processes import present
 from bayescope.tape import Tape
 from tests.laplace.problems import flat, gaussian, mlp, normal, nothing_written, seeded, set_flat
 
@@ -298,7 +297,7 @@ def test_rows_without_a_label_take_no_place_in_the_sample() -> None:
     y[::3] = torch.arange(667) % 3
     module = seeded(lambda: nn.Linear(3, 3).double())
     fit = laplace(module, (x, y), likelihood=Categorical(ignored=-100), prior_precision=1.0, batch_size=50).fit
-    ((_, kept),) = fit.sample.batches  # type: ignore[union-attr]
+    ((_, kept),) = fit.sample  # type: ignore[union-attr]
     assert len(kept) == ROWS
     assert (kept >= 0).all()
 
@@ -429,7 +428,7 @@ def sample(data: Any, module: nn.Module, batch_size: int = 7) -> TrainingRows:
 
 
 def in_order(rows: TrainingRows) -> Tensor:
-    x, y = (torch.cat(parts) for parts in zip(*rows.batches, strict=True))
+    x, y = (torch.cat(parts) for parts in zip(*rows, strict=True))
     table = torch.cat([x, y[:, None].to(x)], 1)
     return table[table[:, 0].argsort()]
 
@@ -451,8 +450,8 @@ def test_the_sample_keeps_to_its_memory_and_is_a_copy() -> None:
     kept, x, y = RowSample(size=5 * 16), normal(90, 2, seed=1), torch.arange(90) % 2
     for some in torch.arange(90).split(7):
         kept.add(Fingerprint().add(x[some], y[some]), x[some], y[some], None)
-    found = kept.over(present())
-    assert sum(len(targets) for _, targets in found.batches) == 5
+    found = kept.over_all()
+    assert sum(len(targets) for _, targets in found) == 5
     before = in_order(found)
     x.zero_()
     assert torch.equal(in_order(found), before)
@@ -474,7 +473,7 @@ def test_rows_of_several_shapes_and_named_inputs_are_kept() -> None:
         for length, y in ((4, torch.arange(6) % 2), (5, torch.arange(6) % 2), (4, torch.ones(6, dtype=torch.int64)))
     ]
     found = sample(batches, module)
-    assert sorted(inputs["tokens"].shape for inputs, _ in found.batches) == [(6, 5), (12, 4)]
+    assert sorted(inputs["tokens"].shape for inputs, _ in found) == [(6, 5), (12, 4)]
     with nothing_written(module):
         q = laplace(module, batches, likelihood="categorical")
     assert "on 18 training rows" in q.summary()

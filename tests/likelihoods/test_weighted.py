@@ -37,14 +37,14 @@ def test_sums_over_weighted_rows_are_those_over_repeated_ones(name: str):
     sums: dict[str, tuple[Tensor, Tensor]] = {
         "log_prob": (weighted.log_prob(f, targets).sum(0), likelihood.log_prob(g, z).sum(0)),
         "hessian": (weighted.hessian(f, targets).sum(0), likelihood.hessian(g, z).sum(0)),
-        "ggn_diagonal": (weighted.ggn_diagonal(f, targets).sum(0), likelihood.ggn_diagonal(g, z).sum(0)),
-        "ggn_sum": (weighted.ggn_sum(f, targets), likelihood.ggn_sum(g, z)),
+        "ggn_diagonal": (weighted.ggn(f, targets).diagonal().sum(0), likelihood.ggn(g, z).diagonal().sum(0)),
+        "ggn_sum": (weighted.ggn(f, targets).sum(), likelihood.ggn(g, z).sum()),
         "gradient": (weighted.gradient(f, targets).sum(0), likelihood.gradient(g, z).sum(0)),
     }
     for quantity, (one, other) in sums.items():
         torch.testing.assert_close(one, other, msg=lambda told, quantity=quantity: f"{quantity}: {told}")
     roots = weighted.ggn_sqrt(f, targets)
-    torch.testing.assert_close((roots @ roots.mT).sum(0), likelihood.ggn_sum(g, z))
+    torch.testing.assert_close((roots @ roots.mT).sum(0), likelihood.ggn(g, z).sum())
 
 
 @pytest.mark.global_rng  # torch draws the first weights

@@ -135,11 +135,11 @@ class Observations:
 
     def ggn_diagonal(self) -> Tensor:
         """The diagonals of the GGN's Λ, shape (M, C)."""
-        return self.likelihood.ggn_diagonal(self.f, self.y)
+        return self.likelihood.ggn(self.f, self.y).diagonal()
 
     def ggn_sum(self) -> Tensor:
         """The sum of the GGN's Λ over the observations, shape (C, C)."""
-        return self.likelihood.ggn_sum(self.f, self.y)
+        return self.likelihood.ggn(self.f, self.y).sum()
 
     def root(self) -> Tensor:
         """S with Λ = S Sᵀ for the GGN's Λ, its columns first, shape (K, M, C)."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ from bayescope.linear.variational_bound import variational
 from bayescope.models import LinearModel
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterior
 from bayescope.priors import Prior
-from bayescope.processes import alone, present, warn_once
+from bayescope.processes import by_first, warn_once
 
 PosteriorName: TypeAlias = Literal["auto", "map", "laplace", "variational", "mean_field", "ep", "nuts", "metropolis"]
 
@@ -200,17 +200,15 @@ def _warn(added: float, advice: str) -> None:
     )
 
 
-def _mode(task: Task) -> tuple[LinearMode, float, str | None]:
-    """The mode under the given or the learnt prior, γ there, and what was maximised."""
-    if not task.tune:
-        mode = find_mode(task.density)
-        return mode, effective_parameters(task.density.model, mode.density.prior, mode.precision), None
-    tuned = maximise_evidence(task.density, intercept_prior_precision=task.intercept_prior_precision)
-    return tuned.mode, tuned.effective_parameters, OBJECTIVES["laplace"] + (USELESS if tuned.useless else "")
-
-
 def _laplace_of(task: Task) -> tuple[Fitted, LinearMode]:
-    mode, gamma, tuned_by = _mode(task)
+    """Laplace's posterior under the given or the learnt prior, and its mode."""
+    density, tuned_by = task.density, None
+    if task.tune:
+        tuned = maximise_evidence(density, intercept_prior_precision=task.intercept_prior_precision)
+        mode, gamma, tuned_by = tuned.mode, tuned.effective_parameters, OBJECTIVES["laplace"] + USELESS * tuned.useless
+    else:
+        mode = find_mode(density)
+        gamma = effective_parameters(density.model, density.prior, mode.precision)
     return Fitted(laplace_at(mode), mode.density.prior, gamma, tuned_by), mode
 
 
@@ -284,18 +282,15 @@ BY_SUMS = ("auto", "map", "laplace", "variational", "mean_field")
 
 def fit_posterior(name: PosteriorName, task: Task) -> Fitted:
     """Fits the named posterior; what is no sum over the rows is found by the first process for all."""
-    processes = present()
-    if processes.count == 1 or name in BY_SUMS:
+    if name in BY_SUMS:
         return CHOICES[name](task)
-    fitted: Fitted | None = None
-    with alone():
-        if processes.first:
-            fitted = CHOICES[name](task)
-    shared = processes.gather(None if fitted is None else [getattr(fitted, each.name) for each in fields(fitted)])[0]
-    if fitted is not None:
-        return fitted
-    fitted = Fitted(*shared)
-    if not isinstance(fitted.posterior, GaussianPosterior):
+
+    def parts() -> list[Any]:
+        found = CHOICES[name](task)
+        return [getattr(found, each.name) for each in fields(found)]
+
+    fitted = Fitted(*by_first(parts))
+    if not isinstance(fitted.posterior, GaussianPosterior) or fitted.posterior.infer is not None:
         return fitted
     again = Again(expectation_propagation, task.density.model, task.density.likelihood)  # functions do not travel
     return replace(fitted, posterior=replace(fitted.posterior, infer=again, lost=()))

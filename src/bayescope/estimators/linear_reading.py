@@ -83,7 +83,19 @@ class LinearEstimator(TableEstimator):
             it was standardised, else 1. A point has no sd: NaN.
         """
         check_is_fitted(self)
-        return coefficient_table(self.posterior_, self._inputs, self._class_names, level)
+        model, inputs = self._model, self._inputs
+        tail = 0.5 * (1.0 - checks.fraction("level", level))
+        mean, sd, low, high = _moments(self.posterior_, model, inputs.centre, tail)
+        count = len(mean) // model.outputs
+        table = pd.DataFrame(
+            {
+                "name": np.tile(np.array([*inputs.names, *["intercept"] * model.bias], dtype=object), model.outputs),
+                "class": np.repeat(np.array(self._class_names or range(model.outputs), dtype=object), count),
+                "mean": mean, "sd": sd, "low": low, "high": high,
+                "per": np.tile(np.append(inputs.units, np.ones(int(model.bias))), model.outputs),
+            }
+        )  # fmt: skip
+        return table if model.outputs > 1 else table.drop(columns="class")
 
     def summary(self) -> str:
         """How the posterior was made, with the prior and its units, and the coefficients."""
@@ -93,7 +105,22 @@ class LinearEstimator(TableEstimator):
         return "\n".join([summary, *coefficient_lines(self.coefficients())])
 
     def _named_draws(self, theta: Tensor) -> NamedDraws:
-        return coefficient_draws(theta, self.posterior_, self._inputs, self._class_names)
+        """Drawn flat weights, shape (chains, draws, P), as "weights" and "intercept"."""
+        model, classes = self._model, self._class_names
+        values = _at_zero(theta, model, self._inputs.centre).unflatten(-1, (model.outputs, -1)).numpy()
+        values = values if classes else values[..., 0, :]
+        outputs = ["class"] if classes else []
+        named = {"weights": ([*outputs, "feature"], values[..., : model.features])}
+        if model.bias:
+            named["intercept"] = (outputs, values[..., -1])
+        coords: dict[str, Sequence[Any]] = {"feature": list(self._inputs.names)}
+        return NamedDraws(named, coords | ({"class": list(classes)} if classes else {}))
+
+    @property
+    def _model(self) -> LinearModel:
+        model = self.posterior_.function
+        assert isinstance(model, LinearModel)
+        return model
 
     @property
     @abstractmethod
@@ -135,8 +162,7 @@ class LinearEstimator(TableEstimator):
     def _block(self, rows: InputRows) -> tuple[int, int]:
         posterior = self.posterior_
         draws = posterior.draws[..., 0].numel() if isinstance(posterior, DrawsPosterior) else posterior.mean.shape[0]
-        outputs = max(1, posterior.function.outputs if posterior.function else 1)
-        return max(1, BLOCK_NUMBERS // (draws * outputs)), rows.values.size
+        return max(1, BLOCK_NUMBERS // (draws * self._model.outputs)), rows.values.size
 
     def _remember(
         self,
@@ -168,34 +194,6 @@ class LinearEstimator(TableEstimator):
         return weights, np.zeros(len(weights)) if bias is None else self._inputs.intercept_at_zero(weights, bias)
 
 
-def coefficient_table(posterior: Posterior, inputs: InputMap, classes: Sequence[str], level: float) -> pd.DataFrame:
-    """One line for each coefficient and, where there are several, class; the intercept comes last.
-
-    Args:
-        posterior: of a linear model's weights.
-        inputs: the map from tables to the model's inputs.
-        classes: the names of the outputs, where there are several.
-        level: the probability of the intervals.
-
-    Returns:
-        The columns name, class (of several), mean, sd, low, high and per. A point has no sd: NaN.
-    """
-    model = posterior.function
-    assert isinstance(model, LinearModel)
-    tail = 0.5 * (1.0 - checks.fraction("level", level))
-    mean, sd, low, high = _moments(posterior, model, inputs.centre, tail)
-    count = len(mean) // model.outputs
-    table = pd.DataFrame(
-        {
-            "name": np.tile(np.array([*inputs.names, *["intercept"] * model.bias], dtype=object), model.outputs),
-            "class": np.repeat(np.array(classes or range(model.outputs), dtype=object), count),
-            "mean": mean, "sd": sd, "low": low, "high": high,
-            "per": np.tile(np.append(inputs.units, np.ones(int(model.bias))), model.outputs),
-        }
-    )  # fmt: skip
-    return table if model.outputs > 1 else table.drop(columns="class")
-
-
 def coefficient_lines(table: pd.DataFrame) -> list[str]:
     """The table for a summary: the coefficients furthest from 0 in standard deviations, then the intercepts."""
     # A column may be called "intercept", too: the intercept is the last row of its output.
@@ -210,27 +208,6 @@ def coefficient_lines(table: pd.DataFrame) -> list[str]:
     heading = f"  coefficients{which}, with 95 % intervals; per: the change of the column that each is for"
     text = furthest.to_string(index=False, float_format=lambda x: f"{x:.4g}").splitlines()
     return [heading, *(f"    {line}" for line in text)]
-
-
-def coefficient_draws(theta: Tensor, posterior: Posterior, inputs: InputMap, classes: Sequence[str]) -> NamedDraws:
-    """Drawn flat weights, shape (chains, draws, P), as "weights" and "intercept".
-
-    Args:
-        theta: the draws.
-        posterior: of a linear model's weights.
-        inputs: the map from tables to the model's inputs.
-        classes: the names of the outputs, where there are several.
-    """
-    model = posterior.function
-    assert isinstance(model, LinearModel)
-    values = _at_zero(theta, model, inputs.centre).unflatten(-1, (model.outputs, -1)).numpy()
-    values = values if classes else values[..., 0, :]
-    outputs = ["class"] if classes else []
-    named = {"weights": ([*outputs, "feature"], values[..., : model.features])}
-    if model.bias:
-        named["intercept"] = (outputs, values[..., -1])
-    coords: dict[str, Sequence[Any]] = {"feature": list(inputs.names)}
-    return NamedDraws(named, coords | ({"class": list(classes)} if classes else {}))
 
 
 def _at_zero(theta: Tensor, model: LinearModel, centre: np.ndarray | None) -> Tensor:

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from bayescope.estimators.mapped_rows import Canonical, MappedRows
 from bayescope.likelihoods import Likelihood, Weighted
+from bayescope.network.batches import row_parts
 from bayescope.process_state import threads_for
 from bayescope.processes import Processes
 from bayescope.tables.row_files import RowFile
@@ -115,7 +116,7 @@ class NetworkRows:
             here = [torch.cat(part) for part in zip(*parts, strict=True)]
         else:
             here = [part[drawn] for part in self.read(slice(None))]
-        return [torch.cat(part) for part in zip(*self.processes.gather(here), strict=True)]
+        return [torch.cat(part) for part in zip(*row_parts(here), strict=True)]
 
     def read(self, rows: slice, change: Change | None = None) -> tuple[Tensor, Tensor]:
         """Inputs and targets of neighbouring rows."""

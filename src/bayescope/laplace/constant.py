@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from bayescope.errors import ConvergenceWarning
 from bayescope.likelihoods import Likelihood
+from bayescope.network.batches import row_parts, row_totals
 from bayescope.network.forward import reading
 from bayescope.network.inputs import call
-from bayescope.processes import present, warn_once
+from bayescope.processes import warn_once
 from bayescope.training.objective import log_likelihood
 
 # Predictions are the same in effect where they explain the targets by less than this many nats more than their mean
@@ -36,25 +37,24 @@ def warn_if_constant(
     Warns:
         ConvergenceWarning: with the gain.
     """
-    processes = present()
     with reading(module), torch.no_grad():  # the first of which records gradients
         total, count, lowest, highest = torch.zeros(()), 0, torch.inf, -torch.inf
         for inputs, targets in rows():
             f = call(module, inputs).flatten(0, -2)
             total, count = total + f.sum(0).double(), count + len(f)
             lowest, highest = min(lowest, float(targets.min())), max(highest, float(targets.max()))
-        spread = max(processes.gather(highest)) - min(processes.gather(lowest))
-        (counted,) = processes.sum_numbers(float(count))
+        spread = max(row_parts(highest)) - min(row_parts(lowest))
+        (counted,) = row_totals(float(count))
         # A process without rows does not know how many outputs there are.
         total = torch.tensor(
-            [each for each in processes.gather(total.tolist()) if each != 0.0], dtype=torch.float64
+            [each for each in row_parts(total.tolist()) if isinstance(each, list)], dtype=torch.float64
         ).sum(0)
         gain = 0.0
         for inputs, targets in rows():
             f = call(module, inputs)
             mean = (total / counted).to(f).expand_as(f)
             gain += float(log_likelihood(likelihood, f, targets) - log_likelihood(likelihood, mean, targets))
-    (gain,) = processes.sum_numbers(gain)
+    (gain,) = row_totals(gain)
     if spread > 0.0 and gain < min(LITTLE, LITTLE_A_ROW * counted):
         warn_once(
             f"The network predicts the same for every row: its outputs explain the training targets by {gain:.2g} nats "

@@ -16,7 +16,7 @@ from bayescope.curvature import Curvature
 from bayescope.errors import UndefinedQuantityError, UnsupportedError
 from bayescope.laplace.distance import Distance
 from bayescope.laplace.hyperparameters import hyperparameters
-from bayescope.laplace.training_rows import NO_ROWS, TrainingRows
+from bayescope.laplace.training_rows import TrainingRows
 from bayescope.likelihoods import Likelihood
 from bayescope.network.model import NetworkModel
 from bayescope.network.priors import by_parameter, resolved_prior
@@ -72,7 +72,7 @@ class LaplaceFit:
     fingerprint: str = ""
     infer: Callable[[LaplaceFit], Callable[..., Posterior]] | None = None
     record: Record = _MADE
-    sample: TrainingRows = NO_ROWS
+    sample: TrainingRows = ()
     learns_noise: bool = False
 
     def at_noise(self, noise_variance: float | Tensor | str) -> LaplaceFit:

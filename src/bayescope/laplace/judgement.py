@@ -287,7 +287,7 @@ def _blocks(fit: LaplaceFit, limits: Limits) -> Iterator[tuple[Any, Tensor, int]
     A last layer has the derivatives at hand.
     """
     outputs = fit.function.outputs
-    for inputs, y in fit.sample.batches:
+    for inputs, y in fit.sample:
         positions = max(1, y[0].numel() // (1 if fit.likelihood.domain.kind == "classes" else outputs))
         places = min(limits.places, positions)
         most = len(y) if fit.function.is_last_layer(inputs, fit.mode) else limits.cotangents // outputs

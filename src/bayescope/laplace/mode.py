@@ -15,7 +15,7 @@ from bayescope.curvature.passes import DIFFERS
 from bayescope.errors import InputError
 from bayescope.laplace.training_rows import ROWS, RowSample, TrainingRows
 from bayescope.likelihoods import Likelihood
-from bayescope.network.batches import Batches
+from bayescope.network.batches import Batches, row_parts
 from bayescope.network.forward import owned, reading
 from bayescope.network.inputs import Inputs, call, explained, take_rows
 from bayescope.network.shards import Fingerprint
@@ -143,7 +143,7 @@ def read_slope(
         )
     return Slope(
         rows, observed, torch.tensor(log_likelihood, dtype=torch.float64), gradient,
-        fingerprint.over(processes).hex(), _coarsest(processes.gather(_coarsest(dtypes))), sample.over(processes),
+        fingerprint.over(processes).hex(), _coarsest(row_parts(_coarsest(dtypes))), sample.over_all(),
     )  # fmt: skip
 
 

@@ -3,37 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
+from bayescope.network.batches import row_parts
 from bayescope.network.inputs import Inputs, map_tensors, tensors
-from bayescope.processes import Processes
 
 # The most rows that are kept, and the most bytes of them.
 ROWS = 512
 BYTES = 64 * 2**20
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class TrainingRows:
-    """Some of the rows that a network was trained on; of several processes each holds those that it read.
-
-    Attributes:
-        batches: pairs (inputs, targets), the rows of one shape together, in the order of their hashes.
-    """
-
-    batches: tuple[tuple[Any, Tensor], ...] = ()
+# Some of the rows that a network was trained on, as pairs (inputs, targets): the rows of one shape together, in the
+# order of their hashes. Of several processes each holds those that it read.
+TrainingRows = tuple[tuple[Inputs, Tensor], ...]
 
 
 class _HashedRows(NamedTuple):
     """Rows of a batch, with the hash of each on the CPU."""
 
     hashes: Tensor
-    inputs: Any
+    inputs: Inputs
     targets: Tensor
 
     def take(self, chosen: Tensor) -> _HashedRows:
@@ -43,10 +35,6 @@ class _HashedRows(NamedTuple):
             map_tensors(lambda tensor: tensor[rows.to(tensor.device)], self.inputs),
             self.targets[rows.to(self.targets.device)],
         )
-
-
-# Of a fit that has read no gradient.
-NO_ROWS = TrainingRows()
 
 
 @final
@@ -83,20 +71,20 @@ class RowSample:
         chosen[rows[every[rows].argsort(stable=True)[: self._limit]]] = True
         self._keep(chosen)
 
-    def over(self, processes: Processes) -> TrainingRows:
+    def over_all(self) -> TrainingRows:
         """This process's rows among those with the smallest hashes of all processes."""
         read_here = torch.cat([part.hashes for part in self._parts] or [torch.zeros(0, dtype=torch.int64)])
-        gathered = processes.gather((read_here.tolist(), self._limit))
+        gathered = row_parts((read_here.tolist(), self._limit))
         every = sorted(value for hashes, _ in gathered for value in hashes)
         limit = min(limit for _, limit in gathered)
         self._keep(read_here <= every[min(limit, len(every)) - 1] if every else read_here < 0)
-        return TrainingRows(tuple(self._joined()))
+        return tuple(self._joined())
 
     def _keep(self, chosen: Tensor) -> None:
         masks = chosen.split([len(part.hashes) for part in self._parts])
         self._parts = [part.take(mask) for part, mask in zip(self._parts, masks, strict=True) if mask.any()]
 
-    def _joined(self) -> Iterator[tuple[Any, Tensor]]:
+    def _joined(self) -> Iterator[tuple[Inputs, Tensor]]:
         """The rows, those of one shape in one batch."""
         alike: dict[tuple[torch.Size, ...], list[_HashedRows]] = {}
         for part in self._parts:

@@ -7,8 +7,8 @@ from typing import Literal
 from torch import Tensor
 
 from bayescope.errors import InputTypeError, OptionError
-from bayescope.likelihoods.bernoulli import Bernoulli, BradleyTerry
-from bayescope.likelihoods.categorical import Categorical
+from bayescope.likelihoods.bernoulli import Bernoulli
+from bayescope.likelihoods.categorical import BradleyTerry, Categorical
 from bayescope.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian
 from bayescope.likelihoods.likelihood import INTEGRALS, IntegralName, Likelihood, Moments, Weighted
 from bayescope.likelihoods.targets import LabelError, place_of, read_targets, warn_of_probabilities

@@ -65,33 +65,6 @@ class DiagonalLambdas(Lambdas):
         return DiagonalLambdas(self.entries * weights[..., None])
 
 
-@final
-@dataclass(frozen=True)
-class RootedLambdas(Lambdas):
-    """Matrices of any kind by a root of each.
-
-    Attributes:
-        factor: S, shape (..., N, C, K).
-    """
-
-    factor: Tensor
-
-    def dense(self) -> Tensor:
-        return self.factor @ self.factor.mT
-
-    def root(self) -> Tensor:
-        return self.factor
-
-    def diagonal(self) -> Tensor:
-        return self.factor.square().sum(-1)
-
-    def sum(self) -> Tensor:
-        return torch.einsum("...nck,...ndk->...cd", self.factor, self.factor)
-
-    def times(self, weights: Tensor) -> RootedLambdas:
-        return RootedLambdas(self.factor * weights.sqrt()[..., None, None])
-
-
 def _diagonal(entries: Tensor) -> Tensor:
     """Diagonal matrices; for one output without a copy."""
     return entries[..., None] if entries.shape[-1] == 1 else torch.diag_embed(entries)

@@ -220,14 +220,6 @@ class Likelihood(ABC):
         """A root S of the Λ of the GGN, S Sᵀ, shape (..., N, C, K)."""
         return self.ggn(f, y).root()
 
-    def ggn_diagonal(self, f: Tensor, y: Tensor) -> Tensor:
-        """The diagonal of the Λ of the GGN, shape (..., N, C), without the rest of it."""
-        return self.ggn(f, y).diagonal()
-
-    def ggn_sum(self, f: Tensor, y: Tensor) -> Tensor:
-        """The Λ of the GGN summed over the rows, shape (..., C, C), without one matrix for each of them."""
-        return self.ggn(f, y).sum()
-
     def fisher_sqrt(self, f: Tensor) -> Tensor:
         """A root S of the expected Λ, shape (..., N, C, K)."""
         return self.expected(f).root()

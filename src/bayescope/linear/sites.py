@@ -28,6 +28,7 @@ from torch.nn.functional import logsigmoid
 
 from bayescope import checks
 from bayescope.errors import ConvergenceError, UnsupportedError
+from bayescope.likelihoods import IntegralName
 from bayescope.linear.density import Again, LinearDensity
 from bayescope.linear.mode import find_mode
 from bayescope.linear.tuning import tune_precision
@@ -104,7 +105,7 @@ def expectation_propagation(
         ConvergenceError: if the tolerance is not reached.
     """
     model, likelihood = density.model, density.likelihood
-    if likelihood.name not in TILTED or model.outputs != 1:
+    if likelihood.domain.kind != "binary" or model.outputs != 1:
         raise UnsupportedError(
             f"posterior: expectation propagation expects two classes with one output and the logit or the probit link, "
             f"got {likelihood.name} with {model.outputs} output(s). More classes have posterior='variational' and "
@@ -197,7 +198,7 @@ def _sweep(density: LinearDensity, sites: Sites) -> SiteFit:
     cavity_variance = variance / rest
     cavity_mean = (activation - sites.shift * variance) / rest
     sign = 2.0 * density.targets[:, 0] - 1.0
-    tilted = TILTED[density.likelihood.name](sign * cavity_mean, cavity_variance, power)
+    tilted = TILTED[density.likelihood.integral(None, 1)](sign * cavity_mean, cavity_variance, power)
     slope = sign * tilted.slope
     matched = Sites(tilted.bend / tilted.shrinkage, (slope + cavity_mean * tilted.bend) / tilted.shrinkage)
     offset = cavity_mean + cavity_variance * slope - activation
@@ -275,9 +276,10 @@ def logit_tilted(mean: Tensor, variance: Tensor, power: Tensor | None = None) ->
     )
 
 
-TILTED: dict[str, Callable[[Tensor, Tensor, Tensor | None], Tilted]] = {
-    "bernoulli": logit_tilted,
-    "probit": probit_tilted,
+# By the integral of p(y∣f) over a Gaussian f: it is exact for the probit link alone.
+TILTED: dict[IntegralName, Callable[[Tensor, Tensor, Tensor | None], Tilted]] = {
+    "quadrature": logit_tilted,
+    "exact": probit_tilted,
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -40,8 +40,14 @@ def row_total(here: Tensor) -> Tensor:
     return present().sum([here])[0]
 
 
+T = TypeVar("T")
 # A loader, a data set, a pair (X, y), a dict with its targets, or a list of batches: see `Batches`.
 Data = Iterable[Any] | Dataset[Any] | Mapping[str, Any]
+
+
+def row_parts(here: T) -> list[T]:
+    """What each process has found over the rows that it reads, by rank: one entry where one process reads all rows."""
+    return present().gather(here)
 
 
 @final
