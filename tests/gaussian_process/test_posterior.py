@@ -129,7 +129,7 @@ def test_what_cannot_be_used_is_said(options: dict[str, Any], error: type[Except
 
 def test_a_kernel_is_not_added_to_another() -> None:
     q = gaussian(function_space(mlp(3), (X, LABELS), likelihood="categorical"))
-    with pytest.raises(UnsupportedError, match="same structure"):
+    with pytest.raises(UnsupportedError, match="expected one that adds"):
         DiagonalPrecision(torch.ones(q.precision.dim)) + q.precision
 
 

@@ -14,11 +14,10 @@ from bayescope.curvature import Curvature, fit_curvature
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.gaussian_process.data import TrainingData, count_cotangents
 from bayescope.gaussian_process.precision import KernelPrecision
-from bayescope.gaussian_process.projection import EvidenceBound, greedy_points, project
+from bayescope.gaussian_process.projection import greedy_points, project
 from bayescope.gaussian_process.rows import BLOCKS, FLOAT64
-from bayescope.laplace.distance import TRAIN
 from bayescope.laplace.fit import LaplaceFit
-from bayescope.laplace.judgement import AUTO, warn_if_worse
+from bayescope.laplace.judgement import AUTO
 from bayescope.laplace.laplace import (
     EVIDENCE,
     concluded,
@@ -36,7 +35,7 @@ from bayescope.network.model import NetworkModel
 from bayescope.network.network import Network
 from bayescope.network.priors import PriorPrecision, network_prior
 from bayescope.network.weights import Choice, by_variance
-from bayescope.posterior import GaussianPosterior, Posterior, Record
+from bayescope.posterior import Posterior, Record
 from bayescope.precision import Precision
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
@@ -129,16 +128,12 @@ def function_space(
     noise = learns_noise(likelihood, word)
     resolved = starting_likelihood(likelihood, learnt=noise)
     start = 1.0 if isinstance(prior_precision, str) else prior_precision
-    fit, left_over = _fitted(
+    fit = _fitted(
         own_copy(model), data, resolved, weights, start, approximation, points,
         batch_size=batch_size, memory=memory, generator=checks.generator(generator), progress=progress,
     )  # fmt: skip
     fit = replace(fit, learns_noise=leaves_noise_open(likelihood))
-    if left_over is None:
-        return concluded([fit], [model], word, None, noise=noise)
-    q = _bounded(fit, left_over)
-    warn_if_worse(q, fit, TRAIN)
-    return q
+    return concluded([fit], [model], word, None, noise=noise)
 
 
 @final
@@ -174,11 +169,8 @@ def _fitted(
     memory: int | None,
     generator: torch.Generator,
     progress: bool,
-) -> tuple[LaplaceFit, Tensor | None]:
-    """The Laplace fit whose precision is held in function space, and what a projection leaves over.
-
-    The fit keeps the module. The arguments are those of `function_space`.
-    """
+) -> LaplaceFit:
+    """The Laplace fit whose precision is held in function space."""
     batches = Batches(data, module, batch_size=batch_size)
     if by_variance(weights):  # found by a pass over the data
         found = fit_curvature(module, data, likelihood=likelihood, weights=weights, structure="diagonal")
@@ -200,12 +192,14 @@ def _fitted(
     curvature = Curvature(
         held.precision, network, "ggn", held.structure, slope.rows, slope.log_likelihood, held.passes, {}
     )
-    fit = LaplaceFit(
+    notes = {"approximation": held.rows}
+    if held.left_over is not None:
+        notes["log evidence"] = "a lower bound on that of the exact process"
+    return LaplaceFit(
         curvature, function, function.flat, prior, likelihood, observations=slope.observations,
         gradient=slope.gradient, fingerprint=slope.fingerprint, sample=slope.sample,
-        record=Record("function_space", notes={"approximation": held.rows}, instead=INSTEAD),
+        record=Record("function_space", notes=notes, instead=INSTEAD), left_over=held.left_over,
     )  # fmt: skip
-    return fit, held.left_over
 
 
 def _exact(data: TrainingData, _prior: Prior) -> _Found:
@@ -243,14 +237,6 @@ _APPROXIMATIONS: dict[Approximation, Callable[[TrainingData, Prior], _Found]] = 
     "nystrom": _nystrom,
     "inducing": _inducing,
 }
-
-
-def _bounded(fit: LaplaceFit, left_over: Tensor) -> GaussianPosterior:
-    """The posterior of a fit, with the lower bound for its log evidence."""
-    posterior, bound = fit.posterior(), EvidenceBound(fit, left_over)
-    notes = {**posterior.record.notes, "log evidence": "a lower bound on that of the exact process"}
-    record = replace(posterior.record, evidence=bound.log_evidence().detach(), notes=notes)
-    return replace(posterior, record=record, fit=bound)
 
 
 def _diagonal(prior: Prior, data: TrainingData) -> Tensor:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import final
-
 import torch
 from torch import Tensor
 
 from bayescope.gaussian_process.data import TrainingData
 from bayescope.gaussian_process.rows import KernelRows
-from bayescope.laplace.fit import GivenNoise, GivenPrior, LaplaceFit
-from bayescope.network.priors import prior_diagonal
 from bayescope.precision import LowRankPrecision
-from bayescope.priors import Prior
 from bayescope.tape import Tape
 
 # Directions of the rows whose prior variance is below this share of the largest: they are rounding.
@@ -54,34 +48,6 @@ def project(rows: KernelRows, data: TrainingData, prior: Tensor) -> tuple[LowRan
     curvature, rotation = torch.linalg.eigh(moment)
     turned = spanned @ rotation
     return LowRankPrecision(turned, curvature), squares - (turned.square() * curvature).sum(1)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class EvidenceBound:
-    """A lower bound on Laplace's log evidence under the full GGN, from a projection of it.
-
-    log∣I + K∣ ≤ log∣I + K̃∣ + tr(K − K̃) for K − K̃ ⪰ 0, so that (Titsias 2009, eq. 9, with the mean at the mode)
-
-        log Z ≥ log Z̃ − ½ tr(P₀⁻¹(H − H̃)).
-
-    Attributes:
-        fit: of the projection, whose own log evidence log Z̃ is an upper bound.
-        left_over: the diagonal of H − H̃, shape (P,).
-    """
-
-    fit: LaplaceFit
-    left_over: Tensor
-
-    def log_evidence(self, prior_precision: GivenPrior = None, noise_variance: GivenNoise = None) -> Tensor:
-        """The bound, a float64 scalar; a bound for priors that are multiples of the fit's own, and else near one."""
-        given = self.fit.prior.precision if prior_precision is None else prior_precision
-        diagonal = given.precision if isinstance(given, Prior) else prior_diagonal(given, self.fit.function.weights)
-        assert isinstance(diagonal, Tensor)
-        trace = (self.left_over / diagonal.to(self.left_over)).sum()
-        if noise_variance is not None:
-            trace = trace * self.fit.noise_variance / torch.as_tensor(noise_variance, dtype=torch.float64)
-        return self.fit.log_evidence(prior_precision, noise_variance) - 0.5 * trace
 
 
 def greedy_points(rows: KernelRows, cotangents: int, prior: Tensor, points: int) -> Tensor:

@@ -20,7 +20,7 @@ from bayescope.laplace.training_rows import TrainingRows
 from bayescope.likelihoods import Likelihood
 from bayescope.network.model import NetworkModel
 from bayescope.network.priors import by_parameter, resolved_prior
-from bayescope.posterior import GaussianPosterior, Posterior, Record
+from bayescope.posterior import Evidence, GaussianPosterior, Posterior, Record
 from bayescope.precision import BlockPrecision, DensePrecision, Precision
 from bayescope.priors import Prior
 
@@ -34,7 +34,7 @@ _MADE = Record("laplace")
 
 @final
 @dataclass(frozen=True, eq=False)
-class LaplaceFit:
+class LaplaceFit(Evidence):
     """Laplace's approximation at a mode θ* as a function of its hyperparameters; no data are read again.
 
     With H the curvature of the data, T the temperature, and P₀ and m₀ the prior's precision and mean, A = H/T + P₀ and
@@ -59,6 +59,10 @@ class LaplaceFit:
         record: of how it was made, which its posteriors' records begin from.
         sample: some of the training rows, on which the posterior is compared with the network.
         learns_noise: whether the noise variance is learnt with the prior: the caller has given no number.
+        left_over: of a projection H̃ of the curvature, the diagonal of H − H̃, shape (P,). The log evidence is then a
+            lower bound, log Z ≥ log Z̃ − ½ tr(P₀⁻¹(H − H̃)), as log∣I + K∣ ≤ log∣I + K̃∣ + tr(K − K̃) for K − K̃ ⪰ 0
+            (Titsias 2009, eq. 9, with the mean at the mode). It is a bound for priors that are multiples of the one
+            that H was projected for, and else near one.
     """
 
     curvature: Curvature
@@ -74,6 +78,7 @@ class LaplaceFit:
     record: Record = _MADE
     sample: TrainingRows = ()
     learns_noise: bool = False
+    left_over: Tensor | None = None
 
     def at_noise(self, noise_variance: float | Tensor | str) -> LaplaceFit:
         """The same fit under another noise variance of its Gaussian likelihood, as a number or a tensor in its graph.
@@ -96,7 +101,8 @@ class LaplaceFit:
         )
         gradient = None if self.gradient is None else self.gradient * factor
         likelihood = self.likelihood.with_noise_variance(new.detach())
-        return replace(self, curvature=curvature, gradient=gradient, likelihood=likelihood)
+        left_over = None if self.left_over is None else self.left_over * factor
+        return replace(self, curvature=curvature, gradient=gradient, likelihood=likelihood, left_over=left_over)
 
     @property
     def noise_variance(self) -> Tensor:
@@ -153,7 +159,12 @@ class LaplaceFit:
         logdet = precision.logdet()
         normaliser = 0.5 * self.function.dim * math.log(2.0 * math.pi)
         likelihood = fit.curvature.log_likelihood.to(logdet) / self.temperature
-        return likelihood + self._log_prior(prior) + normaliser - 0.5 * logdet
+        value = likelihood + self._log_prior(prior) + normaliser - 0.5 * logdet
+        if fit.left_over is None:
+            return value
+        diagonal = resolved_prior(prior, self.function.weights, self.mode.device)
+        assert isinstance(diagonal, Tensor)
+        return value - 0.5 * (fit.left_over / diagonal).sum()
 
     def newton_decrement(self) -> Tensor:
         """λ = √(gᵀA⁻¹g) with g the gradient of the log joint density: 0 at its mode, a float64 scalar.

@@ -126,7 +126,7 @@ def fits_of(q: object) -> tuple[LaplaceFit, ...]:
     if not isinstance(q, Posterior):
         raise InputTypeError(f"q: expected a posterior of `laplace`, got {type(q).__name__}.")
     parts: Sequence[Posterior] = q.components if isinstance(q, MixturePosterior) else [q]
-    fits = [part.fit for part in parts if isinstance(part.fit, LaplaceFit)]
+    fits = [part.fit for part in parts if isinstance(part.fit, LaplaceFit) and part.fit.left_over is None]
     if any("fit" in part.lost for part in parts):
         raise UndefinedQuantityError(
             f"q: expected a posterior with its curvature, got one by {q.record.method} that was loaded from a file, "

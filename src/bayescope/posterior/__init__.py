@@ -5,12 +5,13 @@ from bayescope.posterior.draws import DEFAULT_PASSES, DrawsPosterior, ImplicitPo
 from bayescope.posterior.gaussian import GaussianPosterior
 from bayescope.posterior.missing import InputRows, Missing, Spread
 from bayescope.posterior.mixture import MixturePosterior
-from bayescope.posterior.posterior import Posterior, in_rows, noted
+from bayescope.posterior.posterior import Evidence, Posterior, in_rows, noted
 from bayescope.posterior.record import Record
 
 __all__ = [
     "DEFAULT_PASSES",
     "DrawsPosterior",
+    "Evidence",
     "GaussianPosterior",
     "ImplicitPosterior",
     "InputRows",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import torch
 from numpy.typing import ArrayLike
@@ -80,9 +80,10 @@ class Answer(NamedTuple):
     top: TopClasses | None = None
 
 
-class Evidence(Protocol):
+class Evidence(ABC):
     """log p(data) of an approximation, as a function of what the evidence is there to judge."""
 
+    @abstractmethod
     def log_evidence(self, prior_precision: Any = None, noise_variance: Any = None) -> Tensor:
         """A float64 scalar, differentiable in what is given as a tensor; ``None`` for what the fit itself had."""
 
