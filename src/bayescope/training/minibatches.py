@@ -221,7 +221,8 @@ class Minibatches:
         else:
             orders = [list(permuted(rows, self.largest, generator)) for generator in self._orders]
         for places in zip(*orders, strict=True):
-            yield torch.stack(places)[:, self._part(len(places[0]))]
+            together = torch.stack(places) if len(places) > 1 else places[0][None]
+            yield together[:, self._part(together.shape[1])] if self.shared else together
 
     def _at_once(self, inputs: Inputs, targets: Tensor) -> Iterator[tuple[Inputs, Tensor]]:
         """All rows in memory as one minibatch, if there are any."""

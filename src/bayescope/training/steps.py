@@ -112,18 +112,6 @@ class Turn(NamedTuple):
         return len(self.targets) if self.cut is None else self.cut.count
 
 
-class Taken(NamedTuple):
-    """The sums over a step's rows, on all processes.
-
-    Attributes:
-        nll: the mean of −log p(y∣f) over them.
-        rows: how many they are.
-    """
-
-    nll: Tensor
-    rows: float
-
-
 @final
 class Steps:
     """The steps that all processes take together, on the gradient of their joint minibatch.
@@ -181,19 +169,22 @@ class Steps:
         """Gives every process the same buffers after an epoch."""
         share_buffers(self._module, read=self._read)
 
-    def evaluate(self, estimate: Estimate, turn: Turn) -> Taken:
+    def evaluate(self, estimate: Estimate, turn: Turn) -> tuple[Tensor, float]:
         """Sets the gradients to those of the minibatch of all processes.
 
         Args:
             estimate: sets them to those of this process's rows, and returns the mean of −log p(y∣f) over them.
             turn: the step.
 
+        Returns:
+            The mean of −log p(y∣f) over the step's rows on all processes, and how many these are.
+
         Raises:
             ProcessError: if another process has failed.
             KeyboardInterrupt: if one was interrupted, on all of them after the same step.
         """
         if self._processes.count == 1:
-            return Taken(self._estimated(estimate, turn, None), float(turn.targets.shape[0]))
+            return self._estimated(estimate, turn, None), float(turn.targets.shape[0])
         rows, nll = turn.rows, torch.zeros(())
         for parameter in self._parameters:
             parameter.grad = None
@@ -221,7 +212,7 @@ class Steps:
         with drawing(None, local):
             return estimate(turn.inputs, turn.targets)
 
-    def _summed(self, rows: int, nll: Tensor) -> Taken:
+    def _summed(self, rows: int, nll: Tensor) -> tuple[Tensor, float]:
         weighted = [self._weighted(parameter, rows) for parameter in self._parameters]
         device = self._parameters[0].device
         flags = [rows, self._left, self._error is not None, self._interrupts.pending]
@@ -238,7 +229,7 @@ class Steps:
                 mean = (gradient / total).to(parameter.dtype)
                 parameter.grad = mean.to_sparse(1) if sparse else mean  # as the optimiser has it of one process
         self._more, self._interrupts.agreed = left > 0, interrupted > 0
-        return Taken(sums[-1][0] / total, total)
+        return sums[-1][0] / total, total
 
     def _weighted(self, parameter: nn.Parameter, rows: int) -> Tensor:
         """B_r g_r, in the type that sums are taken in."""
