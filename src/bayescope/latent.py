@@ -17,10 +17,14 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import UnsupportedError
-from bayescope.likelihoods import Likelihood, Moments
-from bayescope.likelihoods.information import information_of_draws, information_of_mixture
-from bayescope.likelihoods.likelihood import variances
-from bayescope.likelihoods.quasi_monte_carlo import eigenroot
+from bayescope.likelihoods import (
+    Likelihood,
+    Moments,
+    eigenroot,
+    information_of_draws,
+    information_of_mixture,
+    variances,
+)
 from bayescope.quadrature import normal_nodes
 from bayescope.special import log_ndtr
 from bayescope.tape.tape import block_bytes, row_blocks

@@ -16,8 +16,7 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.latent import Latent, mixture_quantile
-from bayescope.likelihoods import Likelihood, Moments
-from bayescope.likelihoods.information import entropy, entropy_of_mixture
+from bayescope.likelihoods import Likelihood, Moments, entropy, entropy_of_mixture
 from bayescope.memory import draw_count
 from bayescope.models import among, among_pairs
 from bayescope.top_classes import TopClasses, refuse_all_classes

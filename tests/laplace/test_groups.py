@@ -6,12 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bayescope.curvature import fit_curvature
-from bayescope.curvature.curvature import Curvature
+from bayescope.curvature import Curvature, fit_curvature
 from bayescope.errors import OptionError, UnsupportedError
 from bayescope.laplace import PriorGroups
-from bayescope.network import Network
-from bayescope.network.priors import prior_diagonal
+from bayescope.network import Network, prior_diagonal
 from bayescope.priors import Prior
 from tests.laplace.problems import DTYPE, mlp, normal, seeded
 

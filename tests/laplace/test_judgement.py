@@ -37,10 +37,7 @@ from bayescope.laplace import (
 )
 from bayescope.likelihoods import Categorical, Gaussian
 from bayescope.models import Model
-from bayescope.network import Fingerprint, ReadingLimits
-from bayescope.network.batches import Batches
-from bayescope.network.priors import network_prior
-from bayescope.network.weights import Weights
+from bayescope.network import Batches, Fingerprint, ReadingLimits, Weights, network_prior
 from bayescope.posterior import DrawsPosterior
 from bayescope.precision import Precision
 from bayescope.tape import Tape

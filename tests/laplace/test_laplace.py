@@ -16,7 +16,7 @@ from bayescope import laplace, largest_magnitude, largest_variance
 from bayescope.errors import ConvergenceWarning, InputError
 from bayescope.estimators import BayesianLogisticRegression
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
-from bayescope.network.model import NetworkModel
+from bayescope.network import NetworkModel
 from bayescope.priors import Prior
 from tests.laplace.problems import (
     EXACT,

@@ -14,9 +14,7 @@ from bayescope import laplace
 from bayescope.errors import InputError
 from bayescope.laplace import Slope, fit_evidence, read_slope
 from bayescope.likelihoods import Categorical, Gaussian
-from bayescope.network import Fingerprint
-from bayescope.network.batches import Batches
-from bayescope.network.weights import Weights
+from bayescope.network import Batches, Fingerprint, Weights
 from tests.laplace.problems import mlp, normal, nothing_written, seeded, unlike
 
 

@@ -12,8 +12,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bayescope.errors import OptionError, UnsupportedError
-from bayescope.likelihoods import Bernoulli, BradleyTerry, Categorical, Gaussian, HeteroscedasticGaussian, Moments
-from bayescope.likelihoods.information import (
+from bayescope.likelihoods import (
+    Bernoulli,
+    BradleyTerry,
+    Categorical,
+    Gaussian,
+    HeteroscedasticGaussian,
+    Moments,
     entropy,
     entropy_of_mixture,
     information_of_dirichlet,

@@ -18,7 +18,7 @@ from bayescope.curvature import fit_curvature
 from bayescope.errors import InputError, UndefinedQuantityError, UnsupportedError
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from bayescope.models import LinearizedModel, LinearModel
-from bayescope.network.model import NetworkModel
+from bayescope.network import NetworkModel
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, MixturePosterior, PointPosterior, Record
 from bayescope.precision import DensePrecision
 from bayescope.tape import block_limit

@@ -10,7 +10,15 @@ from bayescope.errors import InputTypeError, OptionError
 from bayescope.likelihoods.bernoulli import Bernoulli
 from bayescope.likelihoods.categorical import BradleyTerry, Categorical
 from bayescope.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian
-from bayescope.likelihoods.likelihood import INTEGRALS, IntegralName, Likelihood, Moments, Weighted
+from bayescope.likelihoods.information import (
+    entropy,
+    entropy_of_mixture,
+    information_of_dirichlet,
+    information_of_draws,
+    information_of_mixture,
+)
+from bayescope.likelihoods.likelihood import INTEGRALS, IntegralName, Likelihood, Moments, Weighted, variances
+from bayescope.likelihoods.quasi_monte_carlo import eigenroot, principal_root
 from bayescope.likelihoods.targets import LabelError, place_of, read_targets, warn_of_probabilities
 
 __all__ = [
@@ -27,9 +35,17 @@ __all__ = [
     "Moments",
     "Weighted",
     "described",
+    "eigenroot",
+    "entropy",
+    "entropy_of_mixture",
+    "information_of_dirichlet",
+    "information_of_draws",
+    "information_of_mixture",
     "place_of",
+    "principal_root",
     "read_targets",
     "resolve",
+    "variances",
     "warn_of_probabilities",
 ]
 
