@@ -84,7 +84,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 def insert(
     module: nn.Module,
-    before: Any,
+    before: object,
     make: Callable[[WeightLayer, type[nn.Module]], Made],
     called: Sequence[str] | None = None,
 ) -> dict[str, Made]:
@@ -213,7 +213,7 @@ def _weight_layers(module: nn.Module) -> dict[str, WeightLayer]:
     return {name: layer for name, layer in named if isinstance(layer, WeightLayer)}
 
 
-def _chosen(before: Any, names: list[str]) -> list[str]:
+def _chosen(before: object, names: list[str]) -> list[str]:
     if isinstance(before, str) and before in ("all", "hidden"):
         return names
     patterns = [before] if isinstance(before, str) else before
@@ -245,7 +245,7 @@ class Stochastic:
     learnt: Mapping[str, ConcreteDropout]
 
     @classmethod
-    def of(cls, model: nn.Module, rate: Any, before: Any, *, seen: bool) -> Stochastic:
+    def of(cls, model: nn.Module, rate: float | str | None, before: object, *, seen: bool) -> Stochastic:
         """A copy of a network, with dropout put into it where a rate is given.
 
         Args:
@@ -280,7 +280,7 @@ class Stochastic:
         plain = cls(module, weights, {})
         return plain if seen else plain.inserted(rate, before, None)
 
-    def inserted(self, rate: float | str, before: Any, inputs: Inputs | None) -> Stochastic:
+    def inserted(self, rate: float | str, before: object, inputs: Inputs | None) -> Stochastic:
         """The same network with dropout put into it.
 
         Args:
@@ -320,7 +320,7 @@ def _learnable(layer: WeightLayer, kind: type[nn.Module]) -> ConcreteDropout:
     return ConcreteDropout(kind, units, layer.weight)
 
 
-def _rate(value: Any) -> float:
+def _rate(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
         raise InputError(f"rate: expected a number in [0, 1), or 'concrete', got {value!r}.")
     return float(value)

@@ -75,11 +75,11 @@ class Zeros:
         self._found: dict[int, Dropped] = {}
         self._source = torch.Generator().manual_seed(0)
 
-    def of(self, tensor: Any) -> Dropped | None:
+    def of(self, tensor: object) -> Dropped | None:
         """What is known of a tensor; ``None`` where it is not behind dropout."""
         return self._found.get(id(tensor))
 
-    def forget(self, tensor: Any) -> None:
+    def forget(self, tensor: object) -> None:
         """A tensor that was written over."""
         self._found.pop(id(tensor), None)
 
@@ -104,7 +104,7 @@ class Zeros:
             rates = torch.where(earlier.rates.isfinite(), rate + earlier.rates - rate * earlier.rates, math.inf)
         self._found[id(after)] = Dropped(after, pattern, rates)
 
-    def follow(self, result: Any, func: Callable[..., Any], args: Any, kwargs: Any) -> None:
+    def follow(self, result: object, func: Callable[..., Any], args: Any, kwargs: Any) -> None:
         """Notes the result of a function some of whose arguments are behind dropout."""
         if not isinstance(result, Tensor) or not result.is_floating_point():
             return

@@ -217,7 +217,7 @@ def _content(path: Path, run: Mapping[str, Any]) -> dict[str, Any]:
     return state
 
 
-def _write(content: Any, path: Path) -> None:
+def _write(content: object, path: Path) -> None:
     """`torch.save`, with the file's own error: torch tells of a full disk as of a place in an archive."""
     with path.open("wb") as file:
         try:
@@ -238,7 +238,7 @@ def _from_first(processes: Processes, state: dict[str, Any] | None) -> dict[str,
     return state if processes.first else found
 
 
-def _unlike(name: str, mine: Any, found: Any) -> str:
+def _unlike(name: str, mine: object, found: object) -> str:
     """A difference in words: the values where they are short, else the first parts that are not the same."""
     if max(len(repr(mine)), len(repr(found))) <= SHORT:
         return f"{name} = {mine!r}, got {found!r}"

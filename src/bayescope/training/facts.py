@@ -117,7 +117,7 @@ def _listed(options: dict[str, Any]) -> str:
     return f"({', '.join(f'{name}={value}' for name, value in options.items())})" if options else ""
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     """Whether the words for a value are the same in every process."""
     if isinstance(value, tuple):
         return all(map(_is_plain, value))

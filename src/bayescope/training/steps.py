@@ -58,7 +58,7 @@ class Interrupts:
             self._before = signal.signal(signal.SIGINT, self._note)
         return self
 
-    def __exit__(self, *reason: Any) -> None:
+    def __exit__(self, *reason: object) -> None:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
 
@@ -86,7 +86,7 @@ class Interrupts:
             self._before(signal.SIGINT, None)
         raise KeyboardInterrupt
 
-    def _note(self, *_: Any) -> None:
+    def _note(self, *_: object) -> None:
         now = time.monotonic()
         if now - self._noted > self._same:
             self._interrupt()

@@ -120,7 +120,7 @@ def _first_sd(initial_sd: Any) -> Any:
     return checks.positive("initial_sd", initial_sd)
 
 
-def check_groups(prior_precision: Any, groups: Any) -> None:
+def check_groups(prior_precision: object, groups: str) -> None:
     """Checks that groups are named where one prior precision is learnt for each of them, and nowhere else.
 
     Raises:

@@ -213,7 +213,7 @@ def _first_noise(training: Training, *, trained: bool) -> Tensor | None:
     return mean_square(left, about_mean=not trained)
 
 
-def _is_laplace(initial_sd: Any) -> bool:
+def _is_laplace(initial_sd: object) -> bool:
     return isinstance(initial_sd, str) and initial_sd == LAPLACE
 
 
