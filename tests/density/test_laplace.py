@@ -16,6 +16,7 @@ from bayescope.errors import (
     NotPositiveDefiniteError,
     OptionError,
 )
+from bayescope.log_density import CallableDensity
 from bayescope.posterior import GaussianPosterior, MixturePosterior
 from tests.density.targets import CORRELATED, gamma_poisson, two_gaussians
 from tests.reference import beta_bernoulli_evidence, gamma_poisson_evidence
@@ -112,11 +113,12 @@ class TestTransform:
         assert float(plain.log_evidence()) == pytest.approx(2 * math.log(2) - 2 + 0.5 * math.log(4 * math.pi))
         assert float(logged.log_evidence()) == pytest.approx(3 * math.log(3) - 3 + 0.5 * math.log(2 * math.pi / 3))
 
-    def test_of_a_lognormal_is_exact(self):
+    @pytest.mark.parametrize("kind", [lambda f: f, lambda f: CallableDensity(f, 2)])
+    def test_of_a_lognormal_is_exact(self, kind):
         def lognormal(x):
             return (-0.5 * ((x.log() - 0.3) / 0.7).square() - x.log()).sum()
 
-        q = density.laplace(lognormal, [1.0, 2.0], transform="positive")
+        q = density.laplace(kind(lognormal), [1.0, 2.0], transform="positive")
         assert float(q.log_evidence()) == pytest.approx(math.log(2 * math.pi * 0.49))
         assert q.mean.tolist() == pytest.approx([math.exp(0.3 + 0.245)] * 2)
         draws = q.sample(200_000, generator=0)
