@@ -331,29 +331,28 @@ class ReportOptions:
     as_json: AsJson = False
 
 
-@app.command()
-def effects(
-    model: Model,
-    out: EffectsFolder,
-    feature: Feature = None,
-    level: BandLevel = 0.95,
-    formulas: Formulas = False,
-    as_json: AsJson = False,
-) -> None:
+@command("effects", "drawing_effects:draw_effects")
+@final
+@dataclass(frozen=True, kw_only=True)
+class EffectsOptions:
     """Draw what an additive model learnt of each feature, each effect with its band."""
-    from bayescope.cli.drawing_effects import draw_effects
 
-    with exits():
-        draw_effects(model, out, features=feature or (), level=level, as_json=as_json, formulas=formulas)
+    model: Model
+    out: EffectsFolder
+    feature: Feature = None
+    level: BandLevel = 0.95
+    formulas: Formulas = False
+    as_json: AsJson = False
 
 
-@app.command()
-def info(model: Model, as_json: AsJson = False) -> None:
+@command("info", "model_files:describe")
+@final
+@dataclass(frozen=True, kw_only=True)
+class InfoOptions:
     """Tell what a model's file says of itself: what was fitted, to what, by which version."""
-    from bayescope.cli.model_files import describe
 
-    with exits():
-        describe(model, as_json=as_json)
+    model: Model
+    as_json: AsJson = False
 
 
 @app.command()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from bayescope.files import only_writer, staged
 from bayescope.plots import style
 from bayescope.progress import progress_bar
 from bayescope.storage import answering
+from bayescope_command.app import EffectsOptions
 
 # Panels of one picture; a model of more features has several.
 PANELS = 12
@@ -30,31 +30,23 @@ LISTED_TERMS = 15
 FILES = ("effects.csv", "importance.csv", "importance.png", "pairs.csv")
 
 
-def draw_effects(
-    model: Path, out: Path, *, features: Sequence[str], level: float, as_json: bool, formulas: bool
-) -> None:
+def draw_effects(options: EffectsOptions) -> None:
     """Writes the effects of an additive model into a folder: all files, or none.
 
-    Args:
-        model: the model's file.
-        out: the folder.
-        features: whose effects; all by default, those that matter most first.
-        level: the probability of the bands.
-        as_json: whether to answer in JSON.
-        formulas: whether names that spreadsheets take for formulas stay unchanged.
-
     Raises:
-        UnsupportedError: if the model has no effects that add up.
-        InputError: if there is no such feature, or the folder cannot be written to.
+        InputError: if the model, a feature or the folder cannot be used.
+        UnsupportedError: if the model is not additive.
     """
-    check_files(out, FILES, model)
-    checks.fraction("--level", level)
+    out = options.out
+    check_files(out, FILES, options.model)
+    checks.fraction("--level", options.level)
     with only_writer("--out", out / FILES[0]):
-        facts = _drawn(model, out, features, level, formulas=formulas)
-    answer(facts, *_lines(facts), *(f"wrote {out / name}" for name in facts["files"]), as_json=as_json)
+        facts = _drawn(options)
+    answer(facts, *_lines(facts), *(f"wrote {out / name}" for name in facts["files"]), as_json=options.as_json)
 
 
-def _drawn(model: Path, out: Path, features: Sequence[str], level: float, *, formulas: bool) -> dict[str, Any]:
+def _drawn(options: EffectsOptions) -> dict[str, Any]:
+    model, out, level = options.model, options.out, options.level
     estimator, table = load_model(model)
     if not hasattr(estimator, "effects"):
         raise UnsupportedError(
@@ -62,7 +54,7 @@ def _drawn(model: Path, out: Path, features: Sequence[str], level: float, *, for
             "bayescope fit --model additive; what moves the predictions of this one stands in bayescope report."
         )
     with answering(estimator), progress_bar("computing") as report:
-        names = _features(features, list(table.kinds), estimator)
+        names = _features(options.feature or (), list(table.kinds), estimator)
         importance = estimator.importance(level=level)
         effects = []
         for done, name in enumerate(names):
@@ -75,7 +67,7 @@ def _drawn(model: Path, out: Path, features: Sequence[str], level: float, *, for
         if surfaces:
             tables["pairs"] = pd.concat(map(_surface_rows, surfaces))
         for name, table_rows in tables.items():
-            write_text(table_rows, stage / f"{name}.csv", formulas=formulas)
+            write_text(table_rows, stage / f"{name}.csv", formulas=options.formulas)
         style.save(plots.importance(importance), stage / "importance.png")
         for name, figure in _pictures(effects, surfaces):
             style.save(figure, stage / f"{name}.png")

@@ -17,6 +17,7 @@ from bayescope.cli.header import listed
 from bayescope.cli.opening import closest
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.tables.columns import Kind
+from bayescope_command.app import InfoOptions
 
 
 def load_model(path: Path) -> tuple[Any, FittedTable]:
@@ -96,16 +97,13 @@ def _label_encodings(model: Any) -> Iterable[Any]:
     return labels
 
 
-def describe(path: Path, *, as_json: bool) -> None:
+def describe(options: InfoOptions) -> None:
     """Prints a file's manifest.
 
-    Args:
-        path: the model's file.
-        as_json: whether to answer in JSON.
-
     Raises:
-        FileError: if there is no such file, or it is none that bayescope saved.
+        InputError: if it is no file of a model.
     """
+    path = options.model
     check_model_file(path)
     manifest = storage.read_manifest(path)
     facts: dict[str, Any] = {
@@ -119,7 +117,7 @@ def describe(path: Path, *, as_json: bool) -> None:
         "metadata": dict(manifest.metadata),
         "tensors": {name: {"dtype": dtype, "shape": list(shape)} for name, (dtype, shape) in manifest.tensors.items()},
     }
-    answer(facts, *_lines(facts, FittedTable.read(str(path), manifest.metadata)), as_json=as_json)
+    answer(facts, *_lines(facts, FittedTable.read(str(path), manifest.metadata)), as_json=options.as_json)
 
 
 def _lines(facts: dict[str, Any], table: FittedTable | None) -> list[RenderableType]:
