@@ -58,7 +58,7 @@ class Model(ABC):
         """
 
     @abstractmethod
-    def variance(self, x: Any, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
+    def variance(self, x: Any, theta: Tensor, precision: Precision) -> Tensor:
         """The diagonal of `covariance`, shape (N, *positions, C), without the rest of it: for many classes."""
 
     @abstractmethod
@@ -145,9 +145,9 @@ class LinearModel(Model):
         """J A⁻¹ Jᵀ per row, shape (N, C, C); J is the same at all weights."""
         return among_pairs(precision.covariance_of(self.tape(x)), classes)
 
-    def variance(self, x: Tensor, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
+    def variance(self, x: Tensor, theta: Tensor, precision: Precision) -> Tensor:
         """The diagonal of `covariance`, shape (N, C)."""
-        return among(precision.variance_of(self.tape(x)), classes)
+        return precision.variance_of(self.tape(x))
 
     def jacobian_product(self, x: Tensor, theta: Tensor, v: Tensor) -> Tensor:
         """J v, shape (R, N, C): the model itself, which is linear."""
@@ -221,9 +221,9 @@ class LinearizedModel(Model):
         """J A⁻¹ Jᵀ per row and position, whatever θ is."""
         return self.model.covariance(x, self.at, precision, classes)
 
-    def variance(self, x: Any, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
+    def variance(self, x: Any, theta: Tensor, precision: Precision) -> Tensor:
         """The diagonal of `covariance`, whatever θ is."""
-        return self.model.variance(x, self.at, precision, classes)
+        return self.model.variance(x, self.at, precision)
 
     def jacobian_product(self, x: Any, theta: Tensor, v: Tensor) -> Tensor:
         """J v, whatever θ is."""

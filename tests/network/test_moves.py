@@ -12,6 +12,7 @@ from bayescope.errors import InputError
 from bayescope.network import Network
 from bayescope.network.forward import moves_rows
 from bayescope.network.trace import ORDER
+from bayescope.tape import LastHessian
 from tests.network.networks import Function, built, numbers
 
 ROWS, TOKENS = 8, 4
@@ -138,7 +139,7 @@ def test_a_last_layer_that_rows_reach_out_of_order_is_checked_as_well() -> None:
     with pytest.raises(InputError, match="moves the rows"):
         recording.tape(numbers(2, ROWS, 3))
     with pytest.raises(InputError, match="moves the rows"):
-        recording.head_tape(numbers(ROWS, 3), lambda: numbers(3, 3), lambda: numbers(2, ROWS, 3))
+        recording.head_tape(LastHessian(numbers(ROWS, 3), lambda: numbers(3, 3), lambda: numbers(2, ROWS, 3)))
 
 
 @pytest.mark.parametrize("function", [sorted_rows, ordered_by_python, scattered])

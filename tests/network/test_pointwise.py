@@ -33,7 +33,6 @@ def randn(*shape: int) -> Tensor:
 
 line, image, volume = randn(2, 3, 8), randn(2, 3, 7, 8), randn(2, 3, 4, 5, 4)
 REPLACED: dict[str, tuple[nn.Module, Tensor]] = {
-    "logsigmoid": (nn.LogSigmoid(), line),
     "mish": (nn.Mish(), line),
     "mish-inplace": (nn.Mish(inplace=True), line),
     "rrelu": (nn.RReLU(), line),
@@ -41,6 +40,7 @@ REPLACED: dict[str, tuple[nn.Module, Tensor]] = {
 }
 # Left to torch, whose batching rules under ``torch.func.vmap`` do not loop.
 OTHERS: dict[str, tuple[nn.Module, Tensor]] = {
+    "logsigmoid": (nn.LogSigmoid(), line),
     "celu": (nn.CELU(0.7), line),
     "elu": (nn.ELU(0.7), line),
     "elu-inplace": (nn.ELU(0.7, inplace=True), line),

@@ -133,11 +133,11 @@ def test_outputs_in_chunks_have_the_covariance_of_all(chunk: int, chosen: bool) 
     network = Network.trace(module, x)
     precision = DiagonalPrecision(torch.rand(network.dim, dtype=torch.float64, generator=generator()) + 0.5)
     classes = torch.arange(24).reshape(6, 4) % 5 if chosen else None
-    wanted = [ask(x, precision, classes) for ask in (network.latent_covariance, network.latent_variance)]
+    wanted = [network.latent_covariance(x, precision, classes), network.latent_variance(x, precision)]
     each = network.record(x).cotangent_bytes
     limits = ReadingLimits(chunk, cotangent_bytes=2 * chunk * each, variance_bytes=0, piece_bytes=2**40)
     network = replace(network, limits=limits)
-    found = [ask(x, precision, classes) for ask in (network.latent_covariance, network.latent_variance)]
+    found = [network.latent_covariance(x, precision, classes), network.latent_variance(x, precision)]
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.network import Network
-from bayescope.tape import OuterTape
+from bayescope.tape import LastHessian, OuterTape
 from tests.network.networks import Function, built, jacobian, numbers
 
 x = numbers(5, 4)
@@ -70,7 +70,7 @@ def test_the_head_s_second_moments_come_from_the_hessian(shape: tuple[int, ...])
     observations = recording.outputs.shape[:-1].numel()
     root = numbers(2, observations, 3)
     diagonal, total = torch.einsum("knc,knc->nc", root, root), torch.einsum("knc,knd->cd", root, root)
-    tape = recording.head_tape(diagonal, lambda: total, lambda: root)
+    tape = recording.head_tape(LastHessian(diagonal, lambda: total, lambda: root))
     want = Network.trace(mlp(), inputs.reshape(-1, 4), "last_layer").record(inputs.reshape(-1, 4)).tape(root)
     torch.testing.assert_close(tape.squares(), want.squares(), rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(tape.jacobian(slice(None)), want.jacobian(slice(None)), rtol=1e-10, atol=1e-12)
@@ -79,7 +79,7 @@ def test_the_head_s_second_moments_come_from_the_hessian(shape: tuple[int, ...])
 def test_what_is_no_head_has_no_head_tape() -> None:
     recording = Network.trace(mlp(), x).record(x)
     with pytest.raises(UnsupportedError, match="one linear layer"):
-        recording.head_tape(numbers(5, 3), lambda: numbers(3, 3), lambda: numbers(2, 5, 3))
+        recording.head_tape(LastHessian(numbers(5, 3), lambda: numbers(3, 3), lambda: numbers(2, 5, 3)))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 9])

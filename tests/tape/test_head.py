@@ -2,7 +2,7 @@
 
 import torch
 
-from bayescope.tape import HeadTape, OuterTape
+from bayescope.tape import HeadTape, LastHessian, OuterTape
 from tests.tape.autograd import draw
 
 
@@ -11,7 +11,9 @@ def test_sums_over_the_cotangents_need_no_root():
         raise AssertionError("the root was asked for")
 
     root, a = draw(3, 6, 4), draw(6, 1, 1, 5)
-    tape = HeadTape(a, root.square().sum(0), lambda: torch.einsum("knc,knd->cd", root, root), no_root, bias=True)
+    tape = HeadTape(
+        a, LastHessian(root.square().sum(0), lambda: torch.einsum("knc,knd->cd", root, root), no_root), bias=True
+    )
     rooted = OuterTape(a, root[:, :, None, None], bias=True)
     assert torch.allclose(tape.squares(), rooted.squares())
     assert torch.allclose(tape.input_gram(), rooted.input_gram())

@@ -10,6 +10,7 @@ from bayescope.tape import (
     FactoredTape,
     HeadTape,
     JoinedTape,
+    LastHessian,
     LinearTape,
     LookupTape,
     OuterTape,
@@ -67,9 +68,8 @@ def shared_convolution(s, n):
 
 def head(s, n, *, bias=True):
     root = s.normal(3, n, 4)
-    return HeadTape(
-        s.normal(n, 1, 1, 5), root.square().sum(0), torch.einsum("knc,knd->cd", root, root), lambda: root, bias
-    )
+    hessian = LastHessian(root.square().sum(0), lambda: torch.einsum("knc,knd->cd", root, root), lambda: root)
+    return HeadTape(s.normal(n, 1, 1, 5), hessian, bias)
 
 
 def joined(s, n):

@@ -14,7 +14,7 @@ from bayescope.additive.families import Points, TermFamily
 from bayescope.additive.problem import split_weights
 from bayescope.additive.terms import EncodedRows, Term
 from bayescope.errors import InputTypeError
-from bayescope.models import Model, among, among_pairs
+from bayescope.models import Model, among_pairs
 from bayescope.precision import BlockPrecision, Precision
 from bayescope.storage import stored
 from bayescope.tape import DenseTape, JoinedTape, Tape
@@ -125,9 +125,9 @@ class AdditiveModel(Model):
         """J A⁻¹ Jᵀ per row, shape (N, C, C), a block of rows at a time."""
         return among_pairs(self._spread(x, theta, precision, lambda each, tape: each.covariance_of(tape)), classes)
 
-    def variance(self, x: EncodedRows, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
+    def variance(self, x: EncodedRows, theta: Tensor, precision: Precision) -> Tensor:
         """The diagonal of `covariance`, shape (N, C)."""
-        return among(self._spread(x, theta, precision, lambda each, tape: each.variance_of(tape)), classes)
+        return self._spread(x, theta, precision, lambda each, tape: each.variance_of(tape))
 
     def _spread(
         self, x: EncodedRows, theta: Tensor, precision: Precision, verb: Callable[[Precision, Tape], Tensor]

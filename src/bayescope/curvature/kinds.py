@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bayescope.likelihoods import Likelihood, read_targets
 from bayescope.network.recording import Recording
+from bayescope.tape import LastHessian
 from bayescope.tape.tape import row_blocks
 
 # From this many outputs on, where the last layer is linear, the cotangents of the GGN begin below it.
@@ -133,13 +134,10 @@ class Observations:
             root = (vectors * values.clamp_min(0.0).sqrt()[:, None]).to(root)
         return root.movedim(-1, 0)
 
-    def ggn_diagonal(self) -> Tensor:
-        """The diagonals of the GGN's Λ, shape (M, C)."""
-        return self.likelihood.ggn(self.f, self.y).diagonal()
-
-    def ggn_sum(self) -> Tensor:
-        """The sum of the GGN's Λ over the observations, shape (C, C)."""
-        return self.likelihood.ggn(self.f, self.y).sum()
+    def ggn(self) -> LastHessian:
+        """The GGN's Λ for a last layer: its diagonals (M, C), its sum over the observations (C, C), and its root."""
+        diagonal = self.likelihood.ggn(self.f, self.y).diagonal()
+        return LastHessian(diagonal, lambda: self.likelihood.ggn(self.f, self.y).sum(), self.root)
 
     def root(self) -> Tensor:
         """S with Λ = S Sᵀ for the GGN's Λ, its columns first, shape (K, M, C)."""

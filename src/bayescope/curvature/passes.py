@@ -20,7 +20,7 @@ from bayescope.network.inputs import Inputs, count_rows, first_not_finite, take_
 from bayescope.network.network import Network
 from bayescope.network.recording import Recording
 from bayescope.progress import progress_bar
-from bayescope.tape import Tape
+from bayescope.tape import LastHessian, Tape
 from bayescope.tape.tape import row_blocks
 
 # Two passes over the same data differ in Σ log p(y∣f) by rounding, which is far below this share of it.
@@ -92,8 +92,7 @@ class Passes:
             observations = observe(recording.outputs)
             direct = moments and self._curvature == "ggn" and (positions_apart or recording.outputs.ndim == 2)
             if direct and self.network.head:
-                sums = observations.ggn_diagonal(), observations.ggn_sum
-                tapes: Iterator[tuple[Tape, bool]] = iter([(recording.head_tape(*sums, observations.root), True)])
+                tapes: Iterator[tuple[Tape, bool]] = iter([(recording.head_tape(observations.ggn()), True)])
             elif direct and begins_below(recording):
                 tapes = self._below(recording, observations)
             else:
@@ -111,10 +110,10 @@ class Passes:
     def _below(self, recording: Recording, observations: Observations) -> Iterator[tuple[Tape, bool]]:
         """Tapes whose cotangents begin below the last layer, which is read through Λ itself, once."""
         assert recording.top is not None
-        diagonal: Tensor | None = observations.ggn_diagonal()
+        hessian: LastHessian | None = observations.ggn()
         for seeds in observations.seeds_below(recording.top.matrix, self._cotangents):
-            yield recording.tape_below(seeds, diagonal, observations.ggn_sum, observations.root), diagonal is not None
-            diagonal = None
+            yield recording.tape_below(seeds, hessian), hessian is not None
+            hessian = None
 
     def run_hessian(self, add: Callable[[Product], None]) -> None:
         """Gives the Hessian's product of every batch of one pass to ``add``."""

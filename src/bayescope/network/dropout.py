@@ -23,10 +23,11 @@ from torch.nn.modules.batchnorm import _NormBase
 from bayescope.errors import BayescopeError, UnsupportedError
 from bayescope.network.draws import DRAW_BYTES, blocks, in_blocks
 from bayescope.network.forward import owned, reading
-from bayescope.network.inputs import Inputs, call, count_rows, map_tensors, take_rows
+from bayescope.network.inputs import Inputs, call, count_rows, map_tensors, take_rows, tensors
 from bayescope.network.interception import Args, Function, Interception, Kwargs, bound, plainly
 from bayescope.network.rewrites import multi_head_attention, scaled_dot_product_attention
 from bayescope.network.vectorising import mapped
+from bayescope.private_draws import DROPOUT
 
 # The value that a self-normalising network saturates at, −λα (Klambauer et al. 2017, Eq. 14): what alpha dropout sets.
 SATURATION = -1.7580993408473766
@@ -55,23 +56,6 @@ class Call(NamedTuple):
     training: bool
 
 
-# By function: the axes that tell masks apart (None: all of them), and whether it is alpha dropout.
-_FUNCTIONS: Mapping[Function, tuple[int | None, bool]] = {
-    F.dropout: (None, False),
-    F.dropout1d: (2, False),
-    F.dropout2d: (2, False),
-    F.dropout3d: (2, False),
-    F.alpha_dropout: (None, True),
-    F.feature_alpha_dropout: (2, True),
-    torch.dropout: (None, False),
-    torch.dropout_: (None, False),
-    torch.feature_dropout: (2, False),
-    torch.feature_dropout_: (2, False),
-    torch.alpha_dropout: (None, True),
-    torch.alpha_dropout_: (None, True),
-    torch.feature_alpha_dropout: (2, True),
-    torch.feature_alpha_dropout_: (2, True),
-}
 # The dimensions at which these take their input for a single row without an axis of rows.
 _UNBATCHED = {F.dropout1d: 2, F.dropout3d: 4}
 _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
@@ -104,16 +88,17 @@ def dropout_calls(
 
 def dropout_call(func: Function, args: Args, kwargs: Kwargs) -> Call | None:
     """A call to torch as a call of dropout; ``None`` for any other."""
-    if func not in _FUNCTIONS:
+    if func not in DROPOUT:
         return None
     given = bound(func, args, kwargs)
-    x, (axes, alpha) = given["input"], _FUNCTIONS[func]
-    kept = x.ndim if axes is None else min(axes, x.ndim)
+    x, name = given["input"], func.__name__
+    by_channel = name.startswith("feature") or name.endswith(("1d", "2d", "3d"))
+    kept = min(2, x.ndim) if by_channel else x.ndim
     if _UNBATCHED.get(func) == x.ndim:
         kept = 1
-    inplace = given.get("inplace", False) or func.__name__.endswith("_")
+    inplace = given.get("inplace", False) or name.endswith("_")
     training = given["training"] if "training" in given else given["train"]
-    return Call(x, float(given["p"]), kept, alpha, inplace, bool(training))
+    return Call(x, float(given["p"]), kept, "alpha" in name, inplace, bool(training))
 
 
 def attention_in_calls(*args: Any, **kwargs: Any) -> object:
@@ -266,11 +251,7 @@ def _unlike_first(rows: Tensor) -> Tensor:
 
 def stacked(*parts: Inputs) -> Inputs:
     """Inputs of several rows from inputs of one each, which have the same structure."""
-    flat: list[list[Tensor]] = []
-    for part in parts:
-        flat.append([])
-        map_tensors(flat[-1].append, part)
-    joined = iter([torch.cat(each) for each in zip(*flat, strict=True)])
+    joined = iter([torch.cat(each) for each in zip(*map(tensors, parts), strict=True)])
     return map_tensors(lambda _: next(joined), parts[0])
 
 

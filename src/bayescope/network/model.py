@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.errors import InputError
-from bayescope.models import Model, among, among_pairs
+from bayescope.models import Model, among_pairs
 from bayescope.module_copies import module_copy
 from bayescope.network.draws import ROWS, outputs_at, outputs_under, parameters_and_constants, values_at
 from bayescope.network.forward import owned, reading
@@ -229,20 +229,13 @@ class NetworkModel(Model):
             return self._traced(x, theta).latent_covariance(x, precision, classes, self._recordings(theta), places)
 
     @_privately
-    def variance(
-        self,
-        x: Inputs,
-        theta: Tensor,
-        precision: Precision,
-        classes: Tensor | None = None,
-        places: Tensor | None = None,
-    ) -> Tensor:
+    def variance(self, x: Inputs, theta: Tensor, precision: Precision, places: Tensor | None = None) -> Tensor:
         """The diagonal of `covariance`, shape (N, *positions, C), without the rest of it."""
         if self.graph:
             jacobian, solved = self._solved(x, theta, precision)
-            return among((jacobian * solved).sum(-1), classes)
+            return (jacobian * solved).sum(-1)
         with torch.no_grad():
-            return self._traced(x, theta).latent_variance(x, precision, classes, self._recordings(theta), places)
+            return self._traced(x, theta).latent_variance(x, precision, self._recordings(theta), places)
 
     @_privately
     def jacobian_product(self, x: Inputs, theta: Tensor, v: Tensor) -> Tensor:

@@ -146,13 +146,12 @@ class Network:
         self,
         inputs: Inputs,
         precision: Precision,
-        classes: Tensor | None = None,
         recordings: Sequence[Recording] | None = None,
         places: Tensor | None = None,
     ) -> Tensor:
         """The diagonal of `latent_covariance` without the rest of it, shape (N, *positions, C): for many classes."""
         self._check(precision)
-        return self.answers(inputs, Question(precision.variance_of, by_cotangent), classes, recordings, places)
+        return self.answers(inputs, Question(precision.variance_of, by_cotangent), None, recordings, places)
 
     def jacobian_product(self, inputs: Inputs, v: Tensor) -> Tensor:
         """J v for each row, shape (R, N, *positions, C), float64, for v of shape (R, P).

@@ -196,8 +196,13 @@ def unused_part(entries: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Weig
 
 
 def _entries(entries: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Tensor:
-    before = [0, *accumulate(sizes[name] for name in entries)]
-    return torch.cat([places + start for places, start in zip(entries.values(), before, strict=False)])
+    before = starts({name: sizes[name] for name in entries})
+    return torch.cat([places + before[name] for name, places in entries.items()])
+
+
+def starts(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Where each parameter begins in a flat vector, given the number of its weights."""
+    return dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
 
 
 def _read_nothing(count: int, reading: BatchReading) -> Tape:
@@ -460,10 +465,7 @@ def _disjoint(views: Sequence[WeightView]) -> bool:
 
 def _uncovered(sizes: Mapping[str, int], parts: Iterable[WeightPart]) -> dict[str, Tensor]:
     """For each parameter the weights that are in no part."""
-    names = list(sizes)
-    ends = torch.tensor([0, *sizes.values()]).cumsum(0).tolist()
-    offsets = dict(zip(names, ends, strict=False))
-    free = torch.ones(ends[-1], dtype=torch.bool)
+    offsets, free = starts(sizes), torch.ones(sum(sizes.values()), dtype=torch.bool)
     for part in parts:
         free[part.positions(offsets).cpu()] = False
     left = {name: free[offsets[name] : offsets[name] + size].nonzero().squeeze(-1) for name, size in sizes.items()}

@@ -21,7 +21,7 @@ from bayescope.network.rowwise import rowwise
 from bayescope.network.sites import Layout, MatrixSite, Site, Target
 from bayescope.network.weights import Weights
 from bayescope.precision.structure import PartInfo
-from bayescope.tape import ClassTape, HeadTape, JoinedTape, OuterTape, StreamedTape, Tape
+from bayescope.tape import ClassTape, HeadTape, JoinedTape, LastHessian, OuterTape, StreamedTape, Tape
 
 
 @final
@@ -191,27 +191,16 @@ class Recording:
         with torch.inference_mode(False):
             self._check_places()
             read = self._read(owned(seeds, copy=False))
-            tapes = tuple(part.read(read) for part in self._treatment.parts)
-        return JoinedTape(tapes, self._treatment.indices, self._treatment.weights.dim)
+            return self._joined(*(part.read(read) for part in self._treatment.parts))
 
-    def head_tape(
-        self, hessian_diagonal: Tensor, hessian_sum: Callable[[], Tensor], root: Callable[[], Tensor]
-    ) -> JoinedTape:
+    def head_tape(self, hessian: LastHessian) -> JoinedTape:
         """The tape of a last layer under roots of Λ_n, whose second moments come from Λ_n itself.
-
-        Args:
-            hessian_diagonal: Λ_ncc, shape (N, C); where the outputs have positions, each is a row of its own.
-            hessian_sum: the function that returns Σ_n Λ_n, shape (C, C).
-            root: the function that returns the roots' columns, shape (K, N, C).
 
         Raises:
             UnsupportedError: if the random weights are not those of one linear layer whose output is f.
         """
-        self._need_head("head_tape")
-        self._check_places()
-        points = self._points(0, self._sites[0])
-        tape = HeadTape(points.activations, hessian_diagonal.to(self.outputs), hessian_sum, root, points.bias)
-        return JoinedTape((tape,), self._treatment.indices, self._treatment.weights.dim)
+        points = self._head_points("head_tape")
+        return self._joined(HeadTape(points.activations, hessian, points.bias))
 
     @cached_property
     def top(self) -> TopLayer | None:
@@ -221,22 +210,14 @@ class Recording:
         found = top_layer(self._f, self._sites, self._treatment.parts)
         return None if found is None or found.matrix.dtype != self._f.dtype else found
 
-    def tape_below(
-        self,
-        seeds: Tensor,
-        hessian_diagonal: Tensor | None,
-        hessian_sum: Callable[[], Tensor],
-        root: Callable[[], Tensor],
-    ) -> JoinedTape:
+    def tape_below(self, seeds: Tensor, hessian: LastHessian | None) -> JoinedTape:
         """The tape whose cotangents begin at the inputs h of the last layer, f = W h + b, under roots of WᵀΛ_nW.
 
         Parts have different cotangents: only sums over one part alone hold for all parts together.
 
         Args:
             seeds: the cotangents of h, shape (K, N, *positions, H).
-            hessian_diagonal: Λ_ncc for the last layer, as for `head_tape`; ``None`` where it has been read already.
-            hessian_sum: as for `head_tape`.
-            root: as for `head_tape`.
+            hessian: Λ_n for the last layer; ``None`` where it has been read already.
         """
         assert self.top is not None
         self._check_places()
@@ -246,12 +227,10 @@ class Recording:
             gradients = [None if site is self.top.site else next(below) for site in self._sites]
             read = self._reading(len(seeds), gradients, seeds)
             tapes: list[Tape] = [part.read(read) for part in self._treatment.parts]
-        if hessian_diagonal is not None:
+        if hessian is not None:
             points = self._points(self.top.part, self.top.site)
-            tapes[self.top.part] = HeadTape(
-                points.activations, hessian_diagonal.to(self.outputs), hessian_sum, root, points.bias
-            )
-        return JoinedTape(tuple(tapes), self._treatment.indices, self._treatment.weights.dim)
+            tapes[self.top.part] = HeadTape(points.activations, hessian, points.bias)
+        return self._joined(*tapes)
 
     def class_tape(self, classes: Tensor | None = None) -> JoinedTape:
         """The Jacobian of a last layer's outputs, or of some of them, without cotangents of C numbers each.
@@ -265,12 +244,12 @@ class Recording:
         Raises:
             UnsupportedError: if the random weights are not those of one linear layer whose output is f.
         """
-        self._need_head("class_tape")
-        self._check_places()
-        points = self._points(0, self._sites[0])
+        points = self._head_points("class_tape")
         chosen = None if classes is None else classes.flatten(0, -2)
-        tape = ClassTape(points.activations[:, 0, 0], self.outputs.shape[-1], points.bias, chosen)
-        return JoinedTape((tape,), self._treatment.indices, self._treatment.weights.dim)
+        return self._joined(ClassTape(points.activations[:, 0, 0], self.outputs.shape[-1], points.bias, chosen))
+
+    def _joined(self, *tapes: Tape) -> JoinedTape:
+        return JoinedTape(tapes, self._treatment.indices, self._treatment.weights.dim)
 
     def _points(self, part: int, site: Site) -> OuterTape:
         """What a last layer meets, each position a row of its own, under no cotangents."""
@@ -280,9 +259,11 @@ class Recording:
         tape = cast(OuterTape | StreamedTape, self._treatment.parts[part].read(read)).take(slice(None))
         return OuterTape(tape.activations.flatten(0, 1)[:, None], tape.cotangents[:, :1, :1], tape.bias)
 
-    def _need_head(self, name: str) -> None:
+    def _head_points(self, name: str) -> OuterTape:
         if not self.is_head:
             raise UnsupportedError(f"{name}: expected the weights of one linear layer whose output is f itself.")
+        self._check_places()
+        return self._points(0, self._sites[0])
 
     def _check_places(self) -> None:
         """Checks that the rows of this batch are where the trace has seen those of another one.

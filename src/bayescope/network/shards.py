@@ -37,6 +37,7 @@ from bayescope.network.inputs import (
     call,
     count_rows,
     explained,
+    leaves,
     map_arrays,
     map_tensors,
     pair_of,
@@ -216,8 +217,7 @@ def _of_rows(inputs: Inputs, targets: Tensor) -> tuple[str, int, str]:
     some = torch.tensor(_spread(rows, LOOKED_AT), dtype=torch.int64)
     if rows:
         found.add(map_tensors(lambda tensor: tensor[some.to(tensor.device)], inputs), targets[some.to(targets.device)])
-    shapes: list[Any] = []
-    map_tensors(lambda tensor: shapes.append((tuple(tensor.shape), str(tensor.dtype))), inputs)
+    shapes = [(tuple(tensor.shape), str(tensor.dtype)) for tensor in tensors(inputs)]
     return str((*shapes, tuple(targets.shape))), rows, found.hex()
 
 
@@ -232,29 +232,11 @@ def _of_batches(batches: Sequence[Any]) -> tuple[str, int, str]:
 def _of_dataset(data: Dataset[Any]) -> tuple[str, int, str]:
     rows = len(data)  # type: ignore[arg-type]  # torch declares no length
     asked = with_same_draws(lambda: [data[place] for place in _spread(rows, ASKED_FOR)])
-    found: list[str] = []
+    found = []
     for one in asked:
-        row = Fingerprint()
-        row.add(*_as_rows(one))
+        (row := Fingerprint()).add(tuple(as_tensor(value).reshape(1, -1) for value in leaves(one)), torch.zeros(1))
         found.append(row.hex())
     return type(data).__qualname__, rows, " ".join(found)
-
-
-def _as_rows(one: object) -> tuple[Any, Tensor]:
-    """One row of a data set as a batch of one."""
-    numbers: list[Tensor] = []
-
-    def gather(value: object) -> None:
-        if isinstance(value, Mapping):
-            gather(list(value.values()))
-        elif isinstance(value, tuple | list):
-            for entry in value:
-                gather(entry)
-        else:
-            numbers.append(as_tensor(value).reshape(1, -1))
-
-    gather(one)
-    return tuple(numbers), torch.zeros(1)
 
 
 def _spread(rows: int, most: int) -> list[int]:

@@ -28,7 +28,7 @@ from bayescope.network.inputs import (
 )
 from bayescope.network.interception import Args, Function, Kwargs, observed
 from bayescope.network.notes import ChangedInPlaceError, Computing
-from bayescope.network.parts import BatchReading, Derived, WeightPart, composed, last_layer, make_parts
+from bayescope.network.parts import BatchReading, Derived, WeightPart, composed, last_layer, make_parts, starts
 from bayescope.network.recording import Treatment, autocast_now, checked_outputs, tape_dtype
 from bayescope.network.rowwise import rowwise
 from bayescope.network.sites import Layout, Site, WeightView, layouts
@@ -343,7 +343,7 @@ class Probe:
         )
         sizes = [shape.numel() for shape in weights.shapes]
         found = like.new_zeros(sum(sizes))
-        offsets = dict(zip(weights.names, torch.tensor([0, *sizes]).cumsum(0).tolist(), strict=False))
+        offsets = starts(dict(zip(weights.names, sizes, strict=True)))
         mixture = self.mixture[..., None]
         try:
             with torch.autocast(like.device.type, enabled=False):  # it is for the network's own products
@@ -421,8 +421,7 @@ class _Recorded:
 def _settled(treatment: Treatment, reasons: Mapping[str, str], device: torch.device) -> Treatment:
     """The treatment without the weights that a mask fixes, with the flat positions and descriptions of its parts."""
     weights = treatment.weights
-    sizes = [shape.numel() for shape in weights.shapes]
-    offsets = dict(zip(weights.names, torch.tensor([0, *sizes]).cumsum(0).tolist(), strict=False))
+    offsets = starts({name: shape.numel() for name, shape in zip(weights.names, weights.shapes, strict=True)})
     parts = list(treatment.parts)
     indices = [part.positions(offsets).to(device) for part in parts]
     if weights.masks:

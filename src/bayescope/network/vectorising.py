@@ -103,5 +103,4 @@ def _rrelu(
 POINTWISE: dict[Function, Function] = {
     F.mish: _mish,
     F.rrelu: _rrelu,
-    F.logsigmoid: lambda input: -F.softplus(-input),
 }

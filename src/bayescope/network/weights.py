@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Literal, TypeGuard, final
 
 import numpy as np
@@ -167,8 +167,7 @@ class Weights:
     @property
     def slices(self) -> tuple[slice, ...]:
         """Where each parameter's random entries lie in the flat vector."""
-        ends = torch.tensor((0, *self.counts)).cumsum(0).tolist()
-        return tuple(slice(start, end) for start, end in pairwise(ends))
+        return tuple(slice(start, end) for start, end in pairwise(accumulate(self.counts, initial=0)))
 
     def mask(self, name: str) -> Tensor:
         """Which entries of a parameter are random, in its shape."""

@@ -101,7 +101,7 @@ class LowRankPrecision(Precision):
 
     @property
     def vectors(self) -> Tensor:
-        """V, shape (P, r)."""
+        """The vectors that the low rank is made of, V of shape (P, r)."""
         return self._vectors
 
     @property

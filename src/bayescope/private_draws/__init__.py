@@ -1,6 +1,6 @@
 """Random numbers of fits and queries, and of code that names no generator: never from torch's global generators."""
 
-from bayescope.private_draws.code import SIGNATURES, by_name, harmless_names
+from bayescope.private_draws.code import DROPOUT, SIGNATURES, by_name, harmless_names
 from bayescope.private_draws.modes import PrivateDraws, drawn_privately, draws_of, private_draws
 from bayescope.private_draws.sources import (
     Cut,
@@ -17,6 +17,7 @@ from bayescope.private_draws.sources import (
 )
 
 __all__ = [
+    "DROPOUT",
     "SIGNATURES",
     "Cut",
     "PrivateDraws",

@@ -1,6 +1,6 @@
 """Tapes: the Jacobian of a model on one batch, for each form in which a reading can leave it."""
 
-from bayescope.tape.last_layer import ClassTape, HeadTape, LinearTape
+from bayescope.tape.last_layer import ClassTape, HeadTape, LastHessian, LinearTape
 from bayescope.tape.lookup import LookupTape
 from bayescope.tape.outer import OuterTape
 from bayescope.tape.streamed import StreamedTape
@@ -26,6 +26,7 @@ __all__ = [
     "FactoredTape",
     "HeadTape",
     "JoinedTape",
+    "LastHessian",
     "LinearTape",
     "LookupTape",
     "OuterTape",

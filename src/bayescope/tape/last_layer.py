@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -146,6 +146,20 @@ class ClassTape(Blockwise):
         return (self.take(rows) for rows in pieces(self.rows, numbers * a.element_size(), a.device))
 
 
+class LastHessian(NamedTuple):
+    """Λ_n = S_n S_nᵀ of the outputs of a last layer. Where these have positions, each is a row of its own.
+
+    Attributes:
+        diagonal: Λ_ncc, shape (N, C).
+        sum: the function that returns Σ_n Λ_n, shape (C, C): of many classes it is never asked for.
+        root: the function that returns S, its columns first, shape (K, N, C).
+    """
+
+    diagonal: Tensor
+    sum: Callable[[], Tensor]
+    root: Callable[[], Tensor]
+
+
 @final
 @dataclass(frozen=True)
 class HeadTape(Blockwise):
@@ -157,16 +171,12 @@ class HeadTape(Blockwise):
 
     Attributes:
         activations: a, shape (N, 1, 1, D) without the bias. Where the outputs have positions, each is a row of its own.
-        hessian_diagonal: Λ_ncc, shape (N, C).
-        hessian_sum: the function that returns Σ_n Λ_n, shape (C, C): of many classes it is never asked for.
-        root: the function that returns S, shape (K, N, C).
+        hessian: Λ_n.
         bias: whether a bias is joined.
     """
 
     activations: Tensor
-    hessian_diagonal: Tensor
-    hessian_sum: Callable[[], Tensor]
-    root: Callable[[], Tensor]
+    hessian: LastHessian
     bias: bool
 
     @property
@@ -186,7 +196,7 @@ class HeadTape(Blockwise):
     @property
     def shape(self) -> tuple[int, int, int]:
         """(1, C, D), the joined bias counted in D."""
-        return 1, self.hessian_diagonal.shape[-1], self.activations.shape[-1] + self.bias
+        return 1, self._diagonal.shape[-1], self.activations.shape[-1] + self.bias
 
     @property
     def dim(self) -> int:
@@ -199,7 +209,7 @@ class HeadTape(Blockwise):
 
     def squares(self) -> Tensor:
         """Σ_n Λ_ncc a_nd², shape (P,)."""
-        return (self.hessian_diagonal.mT @ self._inputs().square()).flatten()
+        return (self._diagonal.mT @ self._inputs().square()).flatten()
 
     def input_gram(self, onto: Tensor | None = None) -> Tensor:
         """Σ_n a_n a_nᵀ, shape (1, D, D), added to ``onto`` if that is given."""
@@ -207,12 +217,12 @@ class HeadTape(Blockwise):
 
     def output_gram(self, onto: Tensor | None = None) -> Tensor:
         """Σ_n Λ_n, shape (1, C, C), added to ``onto`` if that is given."""
-        total = self.hessian_sum().to(self.activations)
+        total = self.hessian.sum().to(self.activations)
         return total[None] if onto is None else onto.add_(total)
 
     def output_squares(self) -> Tensor:
         """Σ_n Λ_ncc, shape (1, C)."""
-        return self.hessian_diagonal.sum(0, keepdim=True)
+        return self._diagonal.sum(0, keepdim=True)
 
     def reduced(self) -> HeadTape:
         """Itself: there is one position."""
@@ -223,8 +233,12 @@ class HeadTape(Blockwise):
         return torch.cat([a, a.new_ones(a.shape[0], 1)], -1) if self.bias else a
 
     @cached_property
+    def _diagonal(self) -> Tensor:
+        return self.hessian.diagonal.to(self.activations)
+
+    @cached_property
     def _rooted(self) -> OuterTape:
-        return OuterTape(self.activations, self.root().to(self.activations)[:, :, None, None], self.bias)
+        return OuterTape(self.activations, self.hessian.root().to(self.activations)[:, :, None, None], self.bias)
 
 
 @final
