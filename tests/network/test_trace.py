@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bayescope.errors import InputError, UnsupportedError
-from bayescope.network import Network, recorder
+from bayescope.network import Network, forward
 from tests.network.networks import Function, assert_exact, built, jacobian, numbers
 
 x = numbers(5, 4)
@@ -71,9 +71,9 @@ def test_gradients_that_the_sites_do_not_show_are_found_missing() -> None:
 
 def test_a_wrong_rule_is_found_and_its_weights_are_read_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(notes: Any, _: Any, args: Any, kwargs: Any) -> Any:
-        return recorder.elementwise(notes, torch.add, (torch.mul(*args) - args[1].detach(), args[1]), kwargs)
+        return forward.elementwise(notes, torch.add, (torch.mul(*args) - args[1].detach(), args[1]), kwargs)
 
-    monkeypatch.setitem(recorder.RULES, Tensor.mul, wrong)
+    monkeypatch.setitem(forward.RULES, Tensor.mul, wrong)
     network = assert_exact(built(lambda: Function(lambda m, y: y * m.w + m.b, w=(4,), b=(4,))), x)
     assert [(part.kind, part.parameters) for part in network.parts] == [("per-row", ("w",)), ("elementwise", ("b",))]
     assert "not all of its gradients" in str(network.parts[0].reason)
