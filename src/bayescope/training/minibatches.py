@@ -140,7 +140,7 @@ class Minibatches:
         if isinstance(data, DataLoader):
             self.generators += [data.generator] if data.generator is not None else []
         elif not in_memory and not self.in_batches:
-            data = DataLoader(data, batch_sampler=_Places(self), generator=generator)
+            data = DataLoader(data, batch_sampler=_RowPlaces(self), generator=generator)
         size = sys.maxsize if in_memory else self._size or 1
         if not self.shared:
             return Batches(data, self._module, batch_size=size)
@@ -362,7 +362,7 @@ class Minibatches:
 
 
 @final
-class _Places:
+class _RowPlaces:
     """The places of the rows of each minibatch, for a ``DataLoader``."""
 
     def __init__(self, rows: Minibatches) -> None:

@@ -21,7 +21,6 @@ from bayescope.network import Inputs, NetworkModel, call, reading, row_totals, u
 from bayescope.network.trace import trace
 from bayescope.network.weights import Weights, by_variance
 from bayescope.priors import Prior
-from bayescope.processes import present
 from bayescope.training import facts as describing
 from bayescope.training.checkpoint import Checkpoint, path_of_all
 from bayescope.training.convergence import AtMode, CountedEpochs, Cycles, Pace
@@ -96,7 +95,7 @@ class Training:
         data = self.options.validation
         if data is None:
             return None
-        if isinstance(data, Dataset) and present().count == 1:
+        if isinstance(data, Dataset) and len(self.rows.of_parts(0)) == 1:
             data = DataLoader(data, batch_size=HELD_OUT, generator=torch.Generator())
         with reading(self.module):  # a loader draws nothing from the generators of the training
             return Minibatches(data, self.module, self.likelihood, HELD_OUT, torch.Generator())
