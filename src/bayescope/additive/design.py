@@ -22,7 +22,7 @@ MOST_POINTS = 1024
 MOST_CELLS = 4096
 
 
-class Places(Protocol):
+class PointsOfRows(Protocol):
     """The points of rows, those of G terms."""
 
     def __getitem__(self, at: tuple[slice, slice], /) -> Tensor:
@@ -43,7 +43,7 @@ class Design:
     """
 
     points: Points
-    place: Places
+    place: PointsOfRows
     mass: Tensor
     centred: Tensor
     grouped: tuple[str, ...]
@@ -63,7 +63,7 @@ class Design:
 
     @classmethod
     def joined(
-        cls, family: TermFamily, found: Sequence[DistinctPoints], place: Places, weights: Sequence[np.ndarray]
+        cls, family: TermFamily, found: Sequence[DistinctPoints], place: PointsOfRows, weights: Sequence[np.ndarray]
     ) -> Design:
         """The points of all terms side by side.
 
@@ -126,7 +126,7 @@ class _FlatPlaces:
     Most are asked for twice in a row: to look up values there, and to add up values there.
     """
 
-    def __init__(self, place: Places, groups: int, count: int) -> None:
+    def __init__(self, place: PointsOfRows, groups: int, count: int) -> None:
         self._place, self._first = place, torch.arange(0, groups * count, count)[:, None]
         self._last: tuple[slice, Tensor] | None = None
 

@@ -45,7 +45,7 @@ class Roles:
 
     @classmethod
     def of(cls, options: FitOptions | CompareOptions, weight: str | None = None) -> Roles:
-        """The roles as typed."""
+        """The roles that the options of a command name."""
         return cls(options.target, options.drop or (), options.categorical or (), weight)
 
     def within(self, source: Source) -> Roles:
