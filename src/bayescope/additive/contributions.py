@@ -60,7 +60,7 @@ class Functions:
 
     @classmethod
     def of(cls, column: FeatureInput, rows: EncodedRows, weights: Tensor) -> Functions:
-        """PointsOfRows the steps at quantiles of the data, and centres.
+        """Places the steps at quantiles of the data, and centres.
 
         Args:
             column: how nets read the feature.
