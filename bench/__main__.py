@@ -41,10 +41,10 @@ def state(benchmark: Benchmark) -> str:
 
 def listed(benchmarks: Sequence[Benchmark]) -> Table:
     """What there is, and how it stands."""
-    told = Table("benchmark", "proves", "minutes", "results", box=None)
+    listing = Table("benchmark", "proves", "minutes", "results", box=None)
     for each in benchmarks:
-        told.add_row(each.name, each.part, f"{each.minutes:g}", state(each))
-    return told
+        listing.add_row(each.name, each.part, f"{each.minutes:g}", state(each))
+    return listing
 
 
 def run(benchmark: Benchmark, *, quick: bool, again: bool, console: Console) -> bool:

@@ -136,9 +136,9 @@ def main() -> None:
     seeds = options.seeds or (1 if options.quick else 20)
     torch.set_num_threads(1)
     answers = run(seeds)
-    said = f"{record.said_in(__doc__)} {seeds} seeds."
+    how = f"{record.method_in(__doc__)} {seeds} seeds."
     record.publish(
-        options, "bench.active_learning", "Active learning", said, written(answers, seeds), {"answers": answers}
+        options, "bench.active_learning", "Active learning", how, written(answers, seeds), {"answers": answers}
     )
 
 

@@ -28,7 +28,7 @@ from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem
 from bayescope.additive.terms import EncodedRows, FeatureInput, Term
 from bayescope.likelihoods import Gaussian
 from bench import record, turns
-from bench.turns import Machine, Work, in_turns, ratios, shown
+from bench.turns import Machine, Work, in_turns, ratios, speed_table
 
 FEATURES, HIDDEN = 30, 32
 NET = 3 * HIDDEN  # weights of one net
@@ -168,11 +168,11 @@ def main() -> None:
     # What a program that reads tables has long done: the allocator keeps memory of this size instead of giving it back.
     torch.empty(7_000_000)
     found = [*steps(options.turns, Machine.measured()), *epochs(options.turns, Machine.measured(dtype=torch.float64))]
-    said = (
+    how = (
         f"{FEATURES} features, nets of {HIDDEN} hidden units, beside a dense network of two hidden layers and as many "
         "weights, in the same turn of one process: the median, and the least and greatest. Times are of the CPU."
     )
-    record.publish(options, "bench.additive", "Additive models: speed", said, [shown(found)], {"ratios": found})
+    record.publish(options, "bench.additive", "Additive models: speed", how, [speed_table(found)], {"ratios": found})
 
 
 if __name__ == "__main__":

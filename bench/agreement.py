@@ -160,8 +160,8 @@ def cell(answer: Record, bound: float) -> str:
     """An error, in bold where it is another answer than the definition's."""
     if "failure" in answer:
         return "refused"
-    told = f"{answer['error']:.0e}"
-    return f"**{told}**" if answer["error"] > bound else told
+    text = f"{answer['error']:.0e}"
+    return f"**{text}**" if answer["error"] > bound else text
 
 
 def counted(answers: Sequence[Record], bound: float) -> str:
@@ -181,9 +181,9 @@ def page(found: Sequence[Record]) -> list[str]:
             some = [each for each in found if (each["kind"], each["structure"]) == (kind, structure)]
             asked = [[each["peers"][name] for each in some if name in each["peers"]] for name in names]
             largest = max((each["ours"]["error"] for each in some if "error" in each["ours"]), default=float("nan"))
-            own = counted([each["ours"] for each in some], OURS)
+            these = counted([each["ours"] for each in some], OURS)
             theirs = [counted(answers, WRONG) for answers in asked]
-            lines.append([kind, structure, len(some), own, f"{largest:.1e}", *theirs])
+            lines.append([kind, structure, len(some), these, f"{largest:.1e}", *theirs])
             who = [name for name, answers in zip(names, asked, strict=True) if answers]
             cells = [
                 [each["model"], cell(each["ours"], OURS), *(cell(each["peers"][name], WRONG) for name in who)]
@@ -203,8 +203,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     models = ["conv2d groups", "tied linear"] if options.quick else list(MODELS)
     found = [each for kind in KINDS for model in models for each in curvatures(model, kind, peers=options.peers)]
-    title, said = "Agreement with exact answers", record.said_in(__doc__)
-    record.publish(options, "bench.agreement", title, said, page(found), {"curvatures": found})
+    title, how = "Agreement with exact answers", record.method_in(__doc__)
+    record.publish(options, "bench.agreement", title, how, page(found), {"curvatures": found})
     wrong = [each for each in found if each["ours"].get("error", float("inf")) > OURS]
     if wrong:
         raise SystemExit("Ours is wrong: " + ", ".join(f"{e['kind']} {e['structure']} of {e['model']}" for e in wrong))

@@ -72,10 +72,10 @@ def check(
 
 def table(lines: Iterable[tuple[str, str, float, float]]) -> Table:
     """What was compared, the ones that have grown in red."""
-    told = Table("benchmark", "work", "committed", "now", box=None)
+    compared = Table("benchmark", "work", "committed", "now", box=None)
     for name, work, before, now in lines:
-        told.add_row(name, work, f"{before:.3g}", f"{now:.3g}", style="red" if now > ALLOWED * before else None)
-    return told
+        compared.add_row(name, work, f"{before:.3g}", f"{now:.3g}", style="red" if now > ALLOWED * before else None)
+    return compared
 
 
 def main(arguments: Sequence[str] | None = None, *, results: Path = RESULTS, measure: Measure = measured) -> int:

@@ -109,8 +109,8 @@ def markdown(measured: list[Row]) -> str:
     ]  # fmt: skip
     most = max(row["peak_bytes"] for row in measured)
     verdict = "below" if most < LIMIT else "ABOVE"
-    said = f"The largest peak is {_mb(most)}, {verdict} the {LIMIT / 1e9:.0f} GB that it may be."
-    return "\n\n".join([record.table(header, cells), said, "\n".join(slopes(measured))])
+    peak = f"The largest peak is {_mb(most)}, {verdict} the {LIMIT / 1e9:.0f} GB that it may be."
+    return "\n\n".join([record.table(header, cells), peak, "\n".join(slopes(measured))])
 
 
 def _mb(count: float) -> str:
@@ -119,14 +119,14 @@ def _mb(count: float) -> str:
 
 def slopes(measured: list[Row]) -> list[str]:
     """CPU time a million rows, from the shortest and the longest table."""
-    told = []
+    texts = []
     for model, ending in dict.fromkeys((row["model"], row["format"]) for row in measured):
         some = sorted((r for r in measured if (r["model"], r["format"]) == (model, ending)), key=lambda r: r["rows"])
         if len(some) > 1:
             first, last = some[0], some[-1]
             per_row = (last["cpu_seconds"] - first["cpu_seconds"]) / (last["rows"] - first["rows"])
-            told.append(f"- {model}, {ending}: {1e6 * per_row:.0f} CPU seconds a million rows")
-    return told
+            texts.append(f"- {model}, {ending}: {1e6 * per_row:.0f} CPU seconds a million rows")
+    return texts
 
 
 def main() -> None:
@@ -148,10 +148,10 @@ def main() -> None:
         measured: list[Row] = []
         for models, size, ending in cases:
             measured += measure(folder, models, size, ending)
-            origin, said = record.made("bench.cli_predict"), record.said_in(__doc__)
+            origin, how = record.made("bench.cli_predict"), record.method_in(__doc__)
             if (models, size, ending) != cases[-1]:
                 origin = record.partly(origin)
-            text = record.page("`bayescope predict` on long tables", origin, said, [markdown(measured)])
+            text = record.page("`bayescope predict` on long tables", origin, how, [markdown(measured)])
             record.save(record.folder(given), "cli_predict", {"made": origin, "rows": measured}, text)
 
 

@@ -21,7 +21,7 @@ from bench.curvature_memory import memory
 from bench.floors import Layer, floor_of
 from bench.networks import BATCH, cnn, forward, forward_backward, headed, layers_of, mlp
 from bench.peers import backpack_works, curvlinops_works, laplace_fits
-from bench.turns import Machine, Work, in_turns, ratios, shown
+from bench.turns import Machine, Work, in_turns, ratios, speed_table
 
 EPOCH, PASS = "forward+backward", "forward"
 METHODS = {"kfac": "Kronecker", "diagonal": "diagonal", "ekfac": "eigenvalue-corrected"}
@@ -132,7 +132,7 @@ def main() -> None:
         in_turns(these, options.turns)
         found += ratios(these, machine)
     held = {} if options.quick or not peers else memory()
-    said = (
+    how = (
         "Ratios of times to a plain pass over as many rows, in the same turn of one process: the median, and the "
         "least and greatest. A peer's is that of its fastest backend; where it read fewer rows than we did, it is per "
         "row. laplace-torch's Kronecker fit has its eigenvectors, which ours computes when they are first asked for: "
@@ -143,8 +143,8 @@ def main() -> None:
         options,
         "bench.curvature",
         "Curvatures: speed and memory",
-        said,
-        [shown(found), "## Memory", memory_table(held)],
+        how,
+        [speed_table(found), "## Memory", memory_table(held)],
         {"ratios": found, "memory": held},
     )
 

@@ -72,8 +72,8 @@ def of_three_classes(rows: int, sds: list[float], points: int) -> Record:
             total = log_p.exp().mean(0)
             want = (torch.special.entr(total) - torch.special.entr(log_p.exp()).mean(0)).sum()
             errors.append(float((got[i] - want).abs() / want))
-    told = {"what": "three classes", "reference": f"{points:,} Sobol' points"}
-    return {**told, "cases": len(errors), "error": max(errors), "unit": "of it"}
+    case = {"what": "three classes", "reference": f"{points:,} Sobol' points"}
+    return {**case, "cases": len(errors), "error": max(errors), "unit": "of it"}
 
 
 def of_mixtures(rows: int) -> Record:
@@ -110,7 +110,7 @@ def main() -> None:
         of_mixtures(2 if options.quick else 12),
     ]
     coverage = [held(name, repetitions) for name in TRIALS]
-    origin, said = record.made("bench.decisions"), record.said_in(__doc__)
+    origin, how = record.made("bench.decisions"), record.method_in(__doc__)
     rows = [
         [
             each["what"],
@@ -129,7 +129,7 @@ def main() -> None:
         f"{repetitions:,} repetitions of 40 new rows, {ROWS} held-out rows, level {LEVEL}.",
         record.table(["model", "mean coverage", "standard error"], lines),
     ]
-    text = record.page("Decisions: mutual information and conformal predictions", origin, said, parts)
+    text = record.page("Decisions: mutual information and conformal predictions", origin, how, parts)
     results = {"made": origin, "information": information, "coverage": coverage}
     record.save(record.folder(options), "decisions", results, text)
 

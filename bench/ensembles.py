@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from bayescope.ensembles import ensemble
 from bench import record, turns
-from bench.turns import Machine, Work, in_turns, ratios, shown
+from bench.turns import Machine, Work, in_turns, ratios, speed_table
 
 MEMBERS, NOISE = 5, 1.0
 
@@ -106,11 +106,11 @@ def main() -> None:
         works = works_of(size)
         in_turns(works, options.turns, clock=time.process_time)
         found += ratios(works, machine)
-    said = (
+    how = (
         f"A training of {MEMBERS} members for some epochs, as a ratio of the processor's time to that of a plain loop "
         "in PyTorch over the members, in the same turn: the median, and the least and greatest. One thread."
     )
-    record.publish(options, "bench.ensembles", "Ensembles: speed", said, [shown(found)], {"ratios": found})
+    record.publish(options, "bench.ensembles", "Ensembles: speed", how, [speed_table(found)], {"ratios": found})
 
 
 if __name__ == "__main__":

@@ -34,19 +34,19 @@ def bridge(log_joint: LogDensity, draws: Tensor, effective: float, generator: to
     gaussian = torch.distributions.MultivariateNormal(first.mean(0), torch.cov(first.T))
     noise = torch.randn(len(second), draws.shape[1], generator=generator, dtype=draws.dtype)
     proposed = gaussian.loc + noise @ gaussian.scale_tril.T
-    own = log_joint(second) - gaussian.log_prob(second)
+    ours = log_joint(second) - gaussian.log_prob(second)
     other = log_joint(proposed) - gaussian.log_prob(proposed)
     weight = min(effective / 2, len(second))
     a, b = math.log(weight / (weight + len(proposed))), math.log(len(proposed) / (weight + len(proposed)))
     value = other.median()
     for _ in range(1000):
         above = (other - torch.logaddexp(a + other, b + value)).logsumexp(0) - math.log(len(other))
-        below = (-torch.logaddexp(a + own, b + value)).logsumexp(0) - math.log(len(own))
+        below = (-torch.logaddexp(a + ours, b + value)).logsumexp(0) - math.log(len(ours))
         if (above - below - value).abs() < 1e-10:
             break
         value = above - below
     f1 = (other - torch.logaddexp(a + other, b + value)).exp()
-    f2 = (value - torch.logaddexp(a + own, b + value)).exp()
+    f2 = (value - torch.logaddexp(a + ours, b + value)).exp()
     variance = f1.var() / f1.mean() ** 2 / len(f1) + f2.var() / f2.mean() ** 2 / weight
     return Estimate(float(value), float(variance.sqrt()))
 

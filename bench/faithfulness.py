@@ -122,9 +122,9 @@ def linear(table: Table, draws: int) -> list[Record]:
         if method != "map":
             ratio = model.posterior_.covariance.diagonal().sqrt() / flat.std(0)
             each |= {"sd_least": float(ratio.min()), "sd_greatest": float(ratio.max())}
-            told = getattr(model, "log_evidence_", None)
-            told = model.elbo_ if told is None else told
-            each["evidence_gap"] = float(told) - truth.value
+            evidence = getattr(model, "log_evidence_", None)
+            evidence = model.elbo_ if evidence is None else evidence
+            each["evidence_gap"] = float(evidence) - truth.value
         found.append(each)
     return found
 
@@ -250,9 +250,9 @@ def network(task: Task, chains: int, **sampling: int) -> list[Record]:
         q = make()
         taken = time.process_time() - start
         each = common | {"method": method, "seconds": taken, **spread(distance(task, densities(task, q), want))}
-        told = _evidence(q)
-        if told is not None:
-            each["evidence_gap"] = told - truth.value
+        evidence = _evidence(q)
+        if evidence is not None:
+            each["evidence_gap"] = evidence - truth.value
         found.append(each)
     return found
 
@@ -269,9 +269,9 @@ def spread(tv: Tensor) -> Record:
 
 def _evidence(q: Any) -> float | None:
     """The log evidence that a posterior states, or its bound."""
-    for told in (q.log_evidence, lambda: q.elbo):
+    for evidence in (q.log_evidence, lambda: q.elbo):
         try:
-            return float(told())
+            return float(evidence())
         except bs.errors.BayescopeError:
             continue
     return None
@@ -299,8 +299,8 @@ def summary(name: str, found: list[Record]) -> str:
     header = ["method", "total variation", "its largest", *(["sd over gold"] if name == "linear" else [])]
     problems = len({each["problem"] for each in found})
     seconds = _range([each["seconds"] for each in found if each["method"] == "NUTS"], ".0f")
-    said = f"The least and the greatest over {problems} problems. NUTS took {seconds} s."
-    return "\n\n".join([f"## {TITLES[name]}", said, record.table([*header, "evidence less truth", "CPU s"], rows)])
+    how = f"The least and the greatest over {problems} problems. NUTS took {seconds} s."
+    return "\n\n".join([f"## {TITLES[name]}", how, record.table([*header, "evidence less truth", "CPU s"], rows)])
 
 
 def _range(values: list[float], form: str) -> str:
@@ -310,14 +310,14 @@ def _range(values: list[float], form: str) -> str:
     return ends[0] if ends[0] == ends[1] else " to ".join(ends)
 
 
-def shown(found: list[Record]) -> str:
+def problem_tables(found: list[Record]) -> str:
     """A table for each problem."""
     parts = []
     for problem in dict.fromkeys(each["problem"] for each in found):
         some = [each for each in found if each["problem"] == problem]
         gold, rest = some[0], some[1:]
         mixed = f", R-hat of predictions {gold['r_hat']:.3f}" if "r_hat" in gold else ""
-        said = (
+        how = (
             f"NUTS took {gold['seconds']:.1f} s{mixed}; the log evidence is {gold['evidence']:.2f} ± "
             f"{gold['evidence_error']:.2f}."
         )
@@ -331,7 +331,7 @@ def shown(found: list[Record]) -> str:
             "CPU s",
         ]
         rows = [[each["method"], *_cells(each, sds)] for each in rest]
-        parts += [f"### {problem}", said, record.table(header, rows)]
+        parts += [f"### {problem}", how, record.table(header, rows)]
     return "\n\n".join(parts)
 
 
@@ -354,18 +354,20 @@ def main() -> None:
         "linear": lambda: [each for table in tables()[:few] for each in linear(table, draws)],
         "networks": lambda: [each for task in tasks()[:few] for each in network(task, chains, **sampling)],
     }
-    said = record.said_in(__doc__)
+    how = record.method_in(__doc__)
     into = record.folder(options)
     parts: Record = record.load(into, "faithfulness").get("parts", {})
     for name, work in works.items():
         if options.only in (None, name):
             found = work()
             parts[name] = {"made": record.made("bench.faithfulness"), "found": found}
-            told = [
-                "\n\n".join([summary(each, part["found"]), record.origin_told(part["made"]), shown(part["found"])])
+            tables = [
+                "\n\n".join(
+                    [summary(each, part["found"]), record.origin_text(part["made"]), problem_tables(part["found"])]
+                )
                 for each, part in parts.items()
             ]
-            text = record.page("How wrong is it, measured", None, said, told)
+            text = record.page("How wrong is it, measured", None, how, tables)
             record.save(into, "faithfulness", {"made": record.oldest(parts, works), "parts": parts}, text)
 
 

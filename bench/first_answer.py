@@ -82,9 +82,9 @@ def main() -> None:
     for point in chosen:
         found[point.name] = answer(point, options)
         print(point.name, found[point.name], flush=True)
-    said, results = "What the default options give on everyday data.", {"after": found}
+    how, results = "What the default options give on everyday data.", {"after": found}
     whole = len(chosen) == len(points())
-    record.publish(options, "bench.first_answer", "The first answer", said, parts(results), results, whole=whole)
+    record.publish(options, "bench.first_answer", "The first answer", how, parts(results), results, whole=whole)
 
 
 if __name__ == "__main__":

@@ -107,11 +107,11 @@ def _differences(structure: str, names: list[str]) -> dict[str, float]:
                 warnings.simplefilter("always")
                 q = bs.laplace(network, (x, y), likelihood="categorical", **STRUCTURES[structure])
             warned += bool(caught)
-            own, found = network(x_test).detach().double().softmax(1), q.predict(x_test).probs
-            losses.append(float(bs.metrics.nll(found, y_test)) - float(bs.metrics.nll(own, y_test)))
-            right = [float((p.argmax(1) == y_test).double().mean()) for p in (own, found)]
+            ours, found = network(x_test).detach().double().softmax(1), q.predict(x_test).probs
+            losses.append(float(bs.metrics.nll(found, y_test)) - float(bs.metrics.nll(ours, y_test)))
+            right = [float((p.argmax(1) == y_test).double().mean()) for p in (ours, found)]
             accuracies.append(right[0] - right[1])
-            errors.append(float(bs.metrics.ece(found, y_test)) - float(bs.metrics.ece(own, y_test)))
+            errors.append(float(bs.metrics.ece(found, y_test)) - float(bs.metrics.ece(ours, y_test)))
     return {
         "NLL above the network's, the largest": max(losses),
         "NLL above the network's, mean": float(np.mean(losses)),

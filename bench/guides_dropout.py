@@ -188,8 +188,8 @@ def main() -> None:
     took = cost(sizes.repetitions)
     noise = [of_sine(rate, sizes) for rate in RATES]
     rate = [of_digits(*place, sizes) for place in PLACES]
-    origin, said = record.made("bench.guides_dropout"), record.said_in(__doc__)
-    text = record.page("The guide to Monte Carlo dropout", origin, said, pages(noise, rate, took))
+    origin, how = record.made("bench.guides_dropout"), record.method_in(__doc__)
+    text = record.page("The guide to Monte Carlo dropout", origin, how, pages(noise, rate, took))
     results = {"made": origin, "noise": noise, "rates": rate, "cost": took}
     record.save(record.folder(options), "guides_dropout", results, text)
 

@@ -82,7 +82,7 @@ def of_digits(data: Digits, precision: float, epochs: int) -> Record:
         optimizer="lbfgs", epochs=epochs, progress=False,
     )  # fmt: skip
     q = bs.laplace(point.model, data.train, likelihood="categorical", prior_precision=precision)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", bs.errors.ConvergenceWarning)
         by_evidence = bs.tune_prior(q, method="evidence")
     with warnings.catch_warnings():
@@ -97,7 +97,7 @@ def of_digits(data: Digits, precision: float, epochs: int) -> Record:
         "evidence": loss(by_evidence, *data.test),
         "decrement": float(fit.newton_decrement()) ** 2,
         "determined": float(fit.effective_parameters()),
-        "warned": bool(told),
+        "warned": bool(caught),
         "validation": loss(by_validation, *data.test),
     }
 
@@ -146,7 +146,7 @@ def towards_the_mode(rows: networks.TrainTest, lengths: tuple[int, ...], further
         model = bs.fit_map(networks.mlp(1, 50, 1), rows.train, epochs=epochs, **training).model
         # Each network goes on to its own mode: another one may be higher.
         mode = bs.fit_map(copy.deepcopy(model), rows.train, epochs=further, **training).model
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", bs.errors.ConvergenceWarning)
             q = bs.laplace(model, rows.train, structure="full", **settings)
         fit: Any = q.fit
@@ -154,7 +154,7 @@ def towards_the_mode(rows: networks.TrainTest, lengths: tuple[int, ...], further
             "iterations": epochs * ITERATIONS_AN_EPOCH,
             "nats": log_joint(mode, rows, 1.0) - log_joint(model, rows, 1.0),
             "half": 0.5 * float(fit.newton_decrement()) ** 2,
-            "warned": bool(told),
+            "warned": bool(caught),
         })  # fmt: skip
     return found
 
@@ -220,9 +220,9 @@ def small(value: float) -> str:
     return f"{value:.2g}".replace("-", "−", 1) if value < 0 else f"{value:.2g}"
 
 
-def yes(told: bool) -> str:
+def yes(flag: bool) -> str:
     """A flag in a table."""
-    return "yes" if told else "no"
+    return "yes" if flag else "no"
 
 
 def pages(found: Record) -> list[str]:
@@ -291,8 +291,8 @@ def main() -> None:
         "structures": structures,
         "weights": subsets,
     }
-    said = record.said_in(__doc__)
-    record.publish(options, "bench.guides_laplace", "The guide to Laplace's approximation", said, pages(found), found)
+    how = record.method_in(__doc__)
+    record.publish(options, "bench.guides_laplace", "The guide to Laplace's approximation", how, pages(found), found)
 
 
 if __name__ == "__main__":

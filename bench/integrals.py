@@ -161,8 +161,8 @@ def main() -> None:
         "joint": [joint(form, sd) for form in forms for sd in (0.1, 0.3, 1.0)[few]],
     }
     parts = [part for name, rows in results.items() for part in (f"## {TITLES[name]}", record.table_of(rows, ".2g"))]
-    said = record.said_in(__doc__)
-    record.publish(options, "bench.integrals", "Integrals over a Gaussian f", said, parts, results)
+    how = record.method_in(__doc__)
+    record.publish(options, "bench.integrals", "Integrals over a Gaussian f", how, parts, results)
 
 
 if __name__ == "__main__":

@@ -166,9 +166,9 @@ def main() -> None:
     report = {"found": [found(*case, seeds) for case in cases]}
     if not options.quick:
         report |= {"foretold": foretold(max(1, seeds // 5)), "cost": costs()}
-    said = record.said_in(__doc__)
+    how = record.method_in(__doc__)
     parts = [part for name, rows in report.items() for part in (f"## {TITLES[name]}", record.table_of(rows, ".3g"))]
-    record.publish(options, "bench.interactions", "Rankings of pairs of features", said, parts, report)
+    record.publish(options, "bench.interactions", "Rankings of pairs of features", how, parts, report)
 
 
 if __name__ == "__main__":

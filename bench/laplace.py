@@ -21,7 +21,7 @@ from bench import record, turns
 from bench.floors import floor_of
 from bench.networks import forward_backward, layers_of, mlp
 from bench.peers import laplace_backends, laplace_fit
-from bench.turns import Machine, Work, in_turns, ratios, shown
+from bench.turns import Machine, Work, in_turns, ratios, speed_table
 
 EPOCH = "forward+backward"
 PRIOR = 1.0
@@ -96,7 +96,7 @@ def main() -> None:
     in_turns(works, options.turns)
     found = ratios(works, Machine.measured())
     step = next(1e3 * each["seconds"] for each in found if each["work"] == STEP)
-    said = (
+    how = (
         f"784-256-128-10 with tanh, 235,146 weights, {len(x):,} rows, KFAC. Multiples of one forward and backward pass "
         f"over the rows, in the same turn of one process: the median, and the least and greatest. One tuning step "
         f"takes {step:.2g} ms (budget 3, goal 1)."
@@ -105,8 +105,8 @@ def main() -> None:
         options,
         "bench.laplace",
         "Laplace: speed from fit to evidence",
-        said,
-        [shown(found)],
+        how,
+        [speed_table(found)],
         {"ratios": found, "step_ms": step},
     )
 

@@ -226,14 +226,14 @@ def speeds(results: Report) -> str:
     return record.table(header, rows)
 
 
-def paths_told(results: Report) -> str:
+def paths_text(results: Report) -> str:
     """How many paths were run, the largest error, and those that failed."""
     failed = [path for path in results["paths"] if "failure" in path or not path["finite"]]
     errors = [path["error"] for path in results["paths"] if "error" in path]
-    said = f"{len(results['paths'])} public paths run, {len(failed)} failed."
+    summary = f"{len(results['paths'])} public paths run, {len(failed)} failed."
     if errors:
-        said += f" The largest error beside the CPU in float64: {max(errors):.1e} of the largest entry."
-    return "\n".join([said, *(f"- {path['path']}: {path.get('failure', 'not finite')}" for path in failed)])
+        summary += f" The largest error beside the CPU in float64: {max(errors):.1e} of the largest entry."
+    return "\n".join([summary, *(f"- {path['path']}: {path.get('failure', 'not finite')}" for path in failed)])
 
 
 def main() -> None:
@@ -256,11 +256,11 @@ def main() -> None:
     for network in NETWORKS:
         if only in (None, network):
             results["speed"].append(speed(network, device, images_, batch, chosen.turns))
-    origin, said = record.made("bench.large_models"), (__doc__ or "").split("\n\n")[2]
+    origin, how = record.made("bench.large_models"), (__doc__ or "").split("\n\n")[2]
     origin = record.partly(origin) if only else origin
     name = record.on_gpu("large_models", record.gpu_of(device))
-    parts = ["## Speed", speeds(results), "## Public paths", paths_told(results)]
-    text = record.page(f"Large networks on {results['device']}", origin, said, parts)
+    parts = ["## Speed", speeds(results), "## Public paths", paths_text(results)]
+    text = record.page(f"Large networks on {results['device']}", origin, how, parts)
     record.save(record.folder(chosen), name, {"made": origin, **results}, text)
 
 

@@ -200,8 +200,8 @@ def main() -> None:
     origin = record.made("bench.large_outputs")
     origin = record.partly(origin) if options.names else origin
     results = {"made": origin, "cases": {name: known[name] for name in CASES if name in known}, "refused": refused()}
-    said = record.said_in(__doc__)
-    text = record.page("Very many outputs: memory and seconds", origin, said, markdown(results))
+    explanation = record.method_in(__doc__)
+    text = record.page("Very many outputs: memory and seconds", origin, explanation, markdown(results))
     record.save(into, "large_outputs", results, text)
 
 

@@ -141,11 +141,11 @@ def main() -> None:
         origin = record.made("bench.large_tables")
         if model != options.model[-1] or list(options.model) != list(MODELS):
             origin = record.partly(origin)
-        said = (
+        how = (
             "Parquet, read in blocks of 65,536 rows by one process. Seconds of a core are what the fit itself "
             "computed. 10⁸ rows are in proportion to the most that were measured."
         )
-        text = record.page("Fits to tables on disk", origin, said, [table_of(models)])
+        text = record.page("Fits to tables on disk", origin, how, [table_of(models)])
         record.save(into, "large_tables", {"made": origin, "models": models}, text)
 
 

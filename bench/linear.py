@@ -20,7 +20,7 @@ from sklearn.linear_model import LogisticRegression
 from bayescope.estimators import BayesianLogisticRegression
 from bench import record, turns
 from bench.memory import peak_growth
-from bench.turns import Machine, Work, in_turns, ratios, shown
+from bench.turns import Machine, Work, in_turns, ratios, speed_table
 
 LBFGS = "scikit-learn, lbfgs"
 
@@ -77,17 +77,17 @@ def main() -> None:
     in_turns(compared, options.turns)
     found = ratios(compared, Machine.measured(dtype=torch.float64))
     seconds = {work.name: median(work.seconds) for work in compared}
-    told = ", ".join(f"{name} {value:.2f} s" for name, value in seconds.items())
+    medians = ", ".join(f"{name} {value:.2f} s" for name, value in seconds.items())
     origin = record.made("bench.linear")
-    said = (
+    how = (
         f"{rows:,} rows, {options.columns} columns, float64; {LBFGS} is scikit-learn's point estimate. Ratios in the "
-        "same turn of one process: the median, and the least and greatest. Medians: " + told + "."
+        "same turn of one process: the median, and the least and greatest. Medians: " + medians + "."
     )
     held = (
         f"The table takes {memory['data_mb']:.0f} MB, and the fit {memory['peak_growth_mb']:.0f} MB more at its "
         f"highest: {memory['total_over_data']:.2f} times the table in all."
     )
-    text = record.page("Logistic regression: speed and memory", origin, said, [shown(found), held])
+    text = record.page("Logistic regression: speed and memory", origin, how, [speed_table(found), held])
     results = {"made": origin, "rows": rows, "columns": options.columns, "ratios": found, "memory": memory}
     record.save(record.folder(options), "linear", {**results, "seconds": seconds}, text)
 

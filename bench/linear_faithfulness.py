@@ -118,11 +118,9 @@ def main() -> None:
         for precision in (1.0, 0.01)
         for rows in (ROWS[:1] if options.quick else ROWS)
     ]
-    said = (
-        f"One input of sd 1.5 and an intercept (prior precision {INTERCEPT_PRECISION}); the worst of {TABLES} tables."
-    )
+    how = f"One input of sd 1.5 and an intercept (prior precision {INTERCEPT_PRECISION}); the worst of {TABLES} tables."
     title = "Linear models: each approximation against numerical integration"
-    record.publish(options, "bench.linear_faithfulness", title, said, markdown(results), {"cases": results})
+    record.publish(options, "bench.linear_faithfulness", title, how, markdown(results), {"cases": results})
 
 
 if __name__ == "__main__":

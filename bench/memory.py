@@ -29,5 +29,5 @@ def peak_growth(work: Callable[[], object]) -> int:
 def _highest() -> int:
     """The highest resident size since the last reset, in bytes."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    (told,) = (line for line in lines if line.startswith("VmHWM:"))
-    return 1024 * int(told.split()[1])
+    (line,) = (each for each in lines if each.startswith("VmHWM:"))
+    return 1024 * int(line.split()[1])

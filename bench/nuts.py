@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from bayescope import BayesianLogisticRegression
 from bench import record, turns
-from bench.turns import OURS, Machine, Work, in_turns, ratios, shown
+from bench.turns import OURS, Machine, Work, in_turns, ratios, speed_table
 
 SIZES = ((200, 10), (1000, 30), (2000, 200))
 CHAINS, TUNE, DRAWS = 4, 600, 1000
@@ -155,13 +155,13 @@ def main() -> None:
         records[0]["effective_draws"] = median(drawn[OURS][1:])
         records[0]["run_seconds"] = median(whole)
         found += records
-    said = (
+    how = (
         f"Logistic regression under N(0, 1), {CHAINS} chains of {TUNE} + {DRAWS} draws, on {os.cpu_count()} cores. The "
         "time of an effective draw as a multiple of that of one gradient by PyTorch's autograd."
     )
     runs = [[each["work"], f"{each['run_seconds']:.1f} s", f"{each['effective_draws']:,.0f}"] for each in found]
     lines = record.table(["ours", "whole run", "effective draws"], runs)
-    record.publish(options, "bench.nuts", "NUTS: speed", said, [shown(found), lines], {"ratios": found})
+    record.publish(options, "bench.nuts", "NUTS: speed", how, [speed_table(found), lines], {"ratios": found})
 
 
 if __name__ == "__main__":

@@ -131,8 +131,10 @@ def summary(rows: list[dict[str, Any]]) -> str:
                 low, high = min(r["sd ratio low"] for r in ran), max(r["sd ratio high"] for r in ran)
                 spread = [f"{min(errors):.3f} to {max(errors):.3f}", f"{low:.2f} to {high:.2f}"]
                 warned = sum(bool(r["warnings"]) for r in ran)
-                told = f"{len(some) - len(ran)} refused, {warned} warned of"
-                lines.append([kind, f"{len(some)}", method, *spread, told, f"{min(seconds):.1f} to {max(seconds):.1f}"])
+                ended = f"{len(some) - len(ran)} refused, {warned} warned of"
+                lines.append(
+                    [kind, f"{len(some)}", method, *spread, ended, f"{min(seconds):.1f} to {max(seconds):.1f}"]
+                )
     return record.table(["of", "sets", "method", "worst mean off by, sds", "sd over the truth", "", "s"], lines)
 
 
@@ -176,9 +178,9 @@ def main() -> None:
             kind = REGRESSIONS if problem.coefficients else OTHERS
             rows.append({"of": kind, **row(name, problem, method)})
             print(rows[-1], file=sys.stderr, flush=True)
-    said = "Errors of means in published sds, the largest over all parameters and over the coefficients."
+    how = "Errors of means in published sds, the largest over all parameters and over the coefficients."
     parts = ["## Published posteriors", summary(rows), "## All of them", markdown(rows)]
-    record.publish(options, "bench.posteriordb", "Published posteriors, measured", said, parts, {"rows": rows})
+    record.publish(options, "bench.posteriordb", "Published posteriors, measured", how, parts, {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from bench.curvature import fitted
 from bench.floors import floor_of
 from bench.networks import BATCH, forward, headed, layers_of, mlp
 from bench.peers import laplace_predictions
-from bench.turns import Machine, Work, in_turns, ratios, shown
+from bench.turns import Machine, Work, in_turns, ratios, speed_table
 
 PASS = "forward"
 METHODS = {"kfac": "prediction", "diagonal": "diagonal prediction"}
@@ -95,11 +95,11 @@ def main() -> None:
         works = make()
         in_turns(works, options.turns)
         found += ratios(works, machine)
-    said = (
+    how = (
         "Ratios of times to a plain forward pass of as many rows, in the same turn of one process: the median, and the "
         "least and greatest. A peer's is that of its fastest backend, on the few rows that it predicts in seconds."
     )
-    record.publish(options, "bench.predict", "Predictions: speed", said, [shown(found)], {"ratios": found})
+    record.publish(options, "bench.predict", "Predictions: speed", how, [speed_table(found)], {"ratios": found})
 
 
 if __name__ == "__main__":

@@ -87,9 +87,9 @@ def code(module: str) -> str:
 
 def processor() -> str:
     """The processor's own name, where the system tells it."""
-    told = Path("/proc/cpuinfo")
-    if told.exists():
-        for line in told.read_text(encoding="utf-8").splitlines():
+    texts = Path("/proc/cpuinfo")
+    if texts.exists():
+        for line in texts.read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
@@ -136,7 +136,7 @@ def partly(origin: Mapping[str, Any]) -> dict[str, Any]:
     return {**origin, "code": "in parts"}
 
 
-def origin_told(origin: Mapping[str, Any]) -> str:
+def origin_text(origin: Mapping[str, Any]) -> str:
     """A sentence on how results were made."""
     return (
         f"`{origin['by']}` wrote this on {origin['cores']} cores ({origin['processor']}), {origin['threads']} thread(s)"
@@ -144,10 +144,10 @@ def origin_told(origin: Mapping[str, Any]) -> str:
     )
 
 
-def page(title: str, origin: Mapping[str, Any] | None, said: str, parts: Sequence[str]) -> str:
+def page(title: str, origin: Mapping[str, Any] | None, how: str, parts: Sequence[str]) -> str:
     """The page of results: a title, what was done, how it was made unless its parts say that, and its parts."""
-    told = [] if origin is None else [origin_told(origin)]
-    return "\n\n".join([f"# {title}", said.strip(), *told, *(part.strip() for part in parts)]) + "\n"
+    texts = [] if origin is None else [origin_text(origin)]
+    return "\n\n".join([f"# {title}", how.strip(), *texts, *(part.strip() for part in parts)]) + "\n"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -173,7 +173,7 @@ def save(into: Path, name: str, results: Mapping[str, Any], text: str) -> None:
     sys.stdout.write(text)
 
 
-def said_in(doc: str | None) -> str:
+def method_in(doc: str | None) -> str:
     """The second paragraph of a benchmark's docstring, which stands on its page."""
     return " ".join((doc or "").split("\n\n")[1].split())
 
@@ -182,7 +182,7 @@ def publish(
     options: argparse.Namespace,
     module: str,
     title: str,
-    said: str,
+    how: str,
     parts: Sequence[str],
     results: Mapping[str, Any],
     *,
@@ -195,7 +195,7 @@ def publish(
         options: what was asked for; it says where results go.
         module: the benchmark: ``"bench.curvature"``.
         title: of the page.
-        said: how it was measured.
+        how: how it was measured.
         parts: of the page, in Markdown.
         results: the numbers.
         whole: whether all numbers are of this run; if not they are due again.
@@ -203,7 +203,7 @@ def publish(
     """
     origin = made(module) if whole else partly(made(module))
     found = name or module.rpartition(".")[2]
-    save(folder(options), found, {"made": origin, **results}, page(title, origin, said, parts))
+    save(folder(options), found, {"made": origin, **results}, page(title, origin, how, parts))
 
 
 def load(into: Path, name: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ Record = dict[str, Any]
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
-def shown_networks(found: Record) -> str:
+def networks_part(found: Record) -> str:
     """Counts and the largest error of each structure, and what was wrong."""
     rows = []
     for name, each in found["structures"].items():
@@ -44,11 +44,11 @@ def shown_networks(found: Record) -> str:
         record.table(header, rows),
     ]
     lines += [f"Refused: {reason}" for reason in found["refusals"]]
-    lines += [f"**Not right**: seed {each['seed']}: {told(each)}" for each in found["bad"]]
+    lines += [f"**Not right**: seed {each['seed']}: {fault_of(each)}" for each in found["bad"]]
     return "\n\n".join(["## Random networks", *lines])
 
 
-def told(each: Record) -> str:
+def fault_of(each: Record) -> str:
     """What is wrong with one network."""
     wrong = {
         name: one.get("foreign") or max(robustness_networks.errors(one).items(), key=lambda item: item[1])
@@ -59,7 +59,7 @@ def told(each: Record) -> str:
     return f"{wrong}{touched} ({', '.join(each['layers'])}; {each['likelihood']}, {each['kind']})"
 
 
-def shown_tables(found: Record) -> str:
+def tables_part(found: Record) -> str:
     """What came of tables."""
     names = sorted({what for each in found["outcomes"].values() for what in each})
     rows = [[name, *(each.get(what, 0) for what in names)] for name, each in found["outcomes"].items()]
@@ -86,7 +86,7 @@ def tables(options: Any) -> Record:
     return robustness_tables.run(count, options.first)
 
 
-PARTS = {"networks": (networks, shown_networks), "tables": (tables, shown_tables)}
+PARTS = {"networks": (networks, networks_part), "tables": (tables, tables_part)}
 
 
 def main() -> None:
@@ -100,7 +100,7 @@ def main() -> None:
     torch.set_num_threads(1)
     into = record.folder(options)
     parts: Record = record.load(into, "robustness").get("parts", {})
-    said = record.said_in(__doc__)
+    how = record.method_in(__doc__)
     for name in [options.only] if options.only else PARTS:
         start = time.perf_counter()
         with warnings.catch_warnings():
@@ -108,14 +108,14 @@ def main() -> None:
             found = PARTS[name][0](options)
         seconds = round(time.perf_counter() - start, 1)
         parts[name] = {"made": record.made("bench.robustness"), "seconds": seconds, "found": found}
-        shown = [_part(name, parts[name]) for name in PARTS if name in parts]
+        page_parts = [_part(name, parts[name]) for name in PARTS if name in parts]
         results = {"made": record.oldest(parts, PARTS), "parts": parts}
-        record.save(into, "robustness", results, record.page("Robustness", None, said, shown))
+        record.save(into, "robustness", results, record.page("Robustness", None, how, page_parts))
     raise SystemExit(any(part["found"]["bad"] for part in parts.values()))
 
 
 def _part(name: str, part: Record) -> str:
-    return f"{PARTS[name][1](part['found'])}\n\n{record.origin_told(part['made'])}"
+    return f"{PARTS[name][1](part['found'])}\n\n{record.origin_text(part['made'])}"
 
 
 if __name__ == "__main__":

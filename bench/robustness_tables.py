@@ -171,7 +171,7 @@ SCIKIT_LEARN = (
 )  # fmt: skip
 
 
-def told(work: Callable[[], str]) -> str:
+def outcome(work: Callable[[], str]) -> str:
     """What came of a call: its answer, "refused", the same by scikit-learn's checks, or the error of others."""
     try:
         return work()
@@ -200,11 +200,11 @@ def table(seed: int) -> Record:
         estimator.fit(X, y)
         return "fitted"
 
-    found["fit"] = told(fitted)
+    found["fit"] = outcome(fitted)
     if found["fit"] == "fitted":
-        found["predict"] = told(lambda: answers(estimator, X))
+        found["predict"] = outcome(lambda: answers(estimator, X))
         other, found["altered"] = altered(X, source)
-        found["predict altered"] = told(lambda: answers(estimator, other))
+        found["predict altered"] = outcome(lambda: answers(estimator, other))
     try:
         pd.testing.assert_frame_equal(X, before)
     except AssertionError:

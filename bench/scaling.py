@@ -385,7 +385,7 @@ def rank_points(folder: Path, quick: bool) -> list[Point]:
 # --- all of it --------------------------------------------------------------------------------------------------------
 
 
-def told(point: Point) -> None:
+def printed(point: Point) -> None:
     """A line about a point."""
     print(
         f"{point.axis:8} {point.method:28} {point.size:>10,}  cpu {point.cpu:8.3f} s  clock {point.seconds:8.3f} s  "
@@ -406,7 +406,7 @@ def measured(folder: Path, quick: bool, only: str | None, into: Path) -> None:
         if only in (None, axis):
             new = work()
             for point in new:
-                told(point)
+                printed(point)
             curves = {(point.axis, point.method) for point in new}
             points = [point for point in points if (point["axis"], point["method"]) not in curves]
             points += [asdict(point) for point in new]

@@ -66,7 +66,7 @@ def slope(points: Sequence[dict[str, Any]], key: str) -> float:
 
 def written(found: dict[str, Any]) -> str:
     """The page."""
-    said = (
+    how = (
         "Seconds are those of one core: what a run keeps a processor busy, which other work on the machine enters "
         "little. The floor of a network's method is the operations that its formulas ask for, counted by hand, at the "
         "speed of a plain matrix product in the same process; that of a table on disk is one reading of the file by "
@@ -80,7 +80,7 @@ def written(found: dict[str, Any]) -> str:
             parts += [f"## {title}", SAID[axis], _table(axis, each)]
     parts += ["## Two jobs, extrapolated", *_jobs(found)]
     title = "Scaling: time and memory against rows, weights, classes and processes"
-    return page(title, found["made"], said, parts)
+    return page(title, found["made"], how, parts)
 
 
 def _table(axis: str, each: dict[str, list[dict[str, Any]]]) -> str:

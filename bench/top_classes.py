@@ -37,19 +37,19 @@ class Case:
     sd: float
     mean: Tensor
     root: Tensor
-    own: Tensor
+    ours: Tensor
 
     @property
     def covariance(self) -> Tensor:
         """Shape (C, C)."""
-        return self.root @ self.root.mT + self.own.diag()
+        return self.root @ self.root.mT + self.ours.diag()
 
     def draws(self, count: int, generator: torch.Generator) -> Iterator[Tensor]:
         """Outputs of draws, in blocks of rows."""
         for start in range(0, count, 2000):
             rows, kind = min(2000, count - start), {"dtype": torch.float64, "generator": generator}
             common = torch.randn(rows, self.root.shape[1], **kind) @ self.root.mT
-            yield self.mean + common + torch.randn(rows, len(self.mean), **kind) * self.own.sqrt()
+            yield self.mean + common + torch.randn(rows, len(self.mean), **kind) * self.ours.sqrt()
 
 
 def normal(*shape: int, seed: int) -> Tensor:
@@ -63,9 +63,9 @@ def common(classes: int, sd: float, shared: str, spread: float, seed: int) -> Ca
     mean[0] = mean[1:].logsumexp(0) + 0.2
     share = 0.0 if shared == "nothing" else 0.8
     root = torch.ones(classes, 1) if shared == "one direction" else normal(classes, 8, seed=seed + 1) / math.sqrt(8)
-    own = 0.5 + torch.rand(classes, dtype=torch.float64, generator=torch.Generator().manual_seed(seed + 2))
+    ours = 0.5 + torch.rand(classes, dtype=torch.float64, generator=torch.Generator().manual_seed(seed + 2))
     name = f"{classes} classes, {shared} shared, means of sd {spread:g}"
-    return Case(name, sd, mean, sd * share * root.double(), sd**2 * (1 - share**2) * own)
+    return Case(name, sd, mean, sd * share * root.double(), sd**2 * (1 - share**2) * ours)
 
 
 def hard(seed: int) -> list[Case]:
@@ -119,7 +119,7 @@ def main() -> None:
     cases = [common(*each) for each in itertools.product(sizes, SDS, SHARED, (1.0, 3.0), seeds)]
     found = [measured(case, count) for case in cases]
     bad = [measured(case, count) for seed in seeds for case in hard(seed)]
-    said = record.said_in(__doc__)
+    how = record.method_in(__doc__)
     largest = [
         [f"{sd:g}", *(f"{max(each[way] for each in found if each['sd'] == sd):.4f}" for way in WAYS)] for sd in SDS
     ]
@@ -138,7 +138,7 @@ def main() -> None:
         record.table(["case", *WAYS], worst),
     ]
     record.publish(
-        options, "bench.top_classes", "`top=` of very many classes: errors", said, parts, {"cases": found, "hard": bad}
+        options, "bench.top_classes", "`top=` of very many classes: errors", how, parts, {"cases": found, "hard": bad}
     )
 
 

@@ -168,18 +168,18 @@ def ratios(works: Sequence[Work], machine: Machine | None = None) -> list[dict[s
 
 def _spread(work: Work, unit: Work) -> dict[str, Any]:
     each = [
-        (own / work.rows) / (other / unit.rows) for own, other in zip(work.seconds, unit.seconds, strict=False)
+        (taken / work.rows) / (other / unit.rows) for taken, other in zip(work.seconds, unit.seconds, strict=False)
     ]  # fmt: skip
     return {"ratio": median(each), "least": min(each), "greatest": max(each), "seconds": median(work.seconds)}
 
 
 def _ours(work: Work, unit: Work, machine: Machine | None) -> dict[str, Any]:
-    told = {"rows": work.rows, "budget": work.budget, "goal": work.goal, **_spread(work, unit)}
+    numbers = {"rows": work.rows, "budget": work.budget, "goal": work.goal, **_spread(work, unit)}
     floor = machine.floor(work) if machine else 0.0
-    return told | ({"over_floor": min(work.seconds) / floor} if floor else {})
+    return numbers | ({"over_floor": min(work.seconds) / floor} if floor else {})
 
 
-def shown(records: Sequence[dict[str, Any]]) -> str:
+def speed_table(records: Sequence[dict[str, Any]]) -> str:
     """The table of the records under a heading, a column for each peer that is in one of them."""
     peers = sorted({who.partition(", ")[0] for record in records for who in record["peers"]})
     header = ["work", "× of", "budget", "bayescope", "least to greatest", "× its floor", *peers]
@@ -190,7 +190,7 @@ def _row(record: dict[str, Any], peers: Sequence[str]) -> list[str]:
     budget = f"≤ {record['budget']:g}" if record["budget"] else ""
     goal = f", goal {record['goal']:g}" if record["goal"] else ""
     floor = f"{record['over_floor']:.3g}" if "over_floor" in record else ""
-    ours = [f"**{told(record['ratio'])}**", f"{told(record['least'])}–{told(record['greatest'])}", floor]
+    ours = [f"**{digits(record['ratio'])}**", f"{digits(record['least'])}–{digits(record['greatest'])}", floor]
     unit = record["unit"].removeprefix(record["work"].partition(": ")[0] + ": ")
     return [record["work"], unit, budget + goal, *ours, *(_peer(record, peer) for peer in peers)]
 
@@ -205,10 +205,10 @@ def _peer(record: dict[str, Any], peer: str) -> str:
     way = who.partition(", ")[2]
     few = f"{ran[who]['rows']:,} rows" if ran[who]["rows"] < record["rows"] else ""
     note = ", ".join(part for part in (way, few) if part)
-    spread = f" [{told(ran[who]['least'])}–{told(ran[who]['greatest'])}]"
-    return f"{told(ran[who]['ratio'])}{spread}{f' ({note})' if note else ''}"
+    spread = f" [{digits(ran[who]['least'])}–{digits(ran[who]['greatest'])}]"
+    return f"{digits(ran[who]['ratio'])}{spread}{f' ({note})' if note else ''}"
 
 
-def told(ratio: float) -> str:
+def digits(ratio: float) -> str:
     """Three digits, and a large ratio whole."""
     return f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.3g}"

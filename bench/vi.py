@@ -26,7 +26,7 @@ from torch import Tensor, nn
 import bayescope as bs
 from bench import record, turns
 from bench.peers import bayesian_torch_network, pyro_step
-from bench.turns import OURS, Machine, Work, in_turns, ratios, shown
+from bench.turns import OURS, Machine, Work, in_turns, ratios, speed_table
 
 BATCH, STEPS, SAMPLES = 256, 20, 100
 ROWS = (STEPS + 1) * BATCH
@@ -168,12 +168,12 @@ def main() -> None:
             in_turns(passes, options.turns, options.turns, inner=lambda work: 20 if work.is_unit else 1)
     machine = Machine.measured()
     found = ratios(steps, machine) + ratios(passes, machine)
-    said = (
+    how = (
         "784-256-128-10 with ReLU, 235,146 weights, float32, batches of 256; ratios in the same turn of one process: "
         "the median, and the least and greatest. bayesian-torch and Pyro draw weights for a batch or by flipout; they "
         "have no local reparameterisation."
     )
-    record.publish(options, "bench.vi", "Variational inference: speed", said, [shown(found)], {"ratios": found})
+    record.publish(options, "bench.vi", "Variational inference: speed", how, [speed_table(found)], {"ratios": found})
 
 
 if __name__ == "__main__":

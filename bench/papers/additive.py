@@ -49,24 +49,24 @@ def task(name: str, fold: int, *, model: str) -> Record:
 
 def values(results: Results, model: str, name: str, what: str) -> dict[int, float]:
     """One number of each fold; ``"seconds"`` are those of the fit."""
-    own = results.get(model, {}).get(name, {})
-    found = {fold: record.get("fit", {}) if what == "seconds" else record for fold, record in own.items()}
+    ours = results.get(model, {}).get(name, {})
+    found = {fold: record.get("fit", {}) if what == "seconds" else record for fold, record in ours.items()}
     return {fold: record[what] for fold, record in found.items() if what in record}
 
 
-def told(numbers: Mapping[int, float], *, signed: bool = False) -> str:
+def mean_text(numbers: Mapping[int, float], *, signed: bool = False) -> str:
     """Mean and standard error over the folds, or a dash."""
     if not numbers:
         return "–"
     if len(numbers) == 1:
         return f"{next(iter(numbers.values())):{'+' if signed else ''}.4f}"
-    return Estimate.of(list(numbers.values())).told(signed=signed)
+    return Estimate.of(list(numbers.values())).text(signed=signed)
 
 
 def cell(results: Results, model: str, name: str, what: str) -> str:
     """The same, with the number of folds where some are not there."""
     numbers = values(results, model, name, what)
-    return told(numbers) + of_folds(numbers, name)
+    return mean_text(numbers) + of_folds(numbers, name)
 
 
 def of_folds(numbers: Mapping[int, float], name: str) -> str:
@@ -89,7 +89,7 @@ def authors_row(title: str, found: Mapping[str, AuthorsResult], what: str) -> tu
         elif what == "coverage":
             cells.append(f"{result[what]:.2f}")
         else:
-            cells.append(Estimate(result[what], result[f"{what}_error"]).told())
+            cells.append(Estimate(result[what], result[f"{what}_error"]).text())
     return (title, *cells)
 
 
@@ -107,9 +107,11 @@ def less_boosting_machine(results: Results) -> list[str]:
     rows = []
     for model in [each for each in OURS if each in results]:
         pairs = [paired_with_ebm(results, model, name) for name in SETS]
-        caught = sum(float(np.mean(list(own.values()))) < 0 for own in pairs if own)
-        told_pairs = (f"{told(own, signed=True)}{of_folds(own, name)}" for own, name in zip(pairs, SETS, strict=True))
-        rows.append((TITLES[model], *told_pairs, f"{caught} of {sum(map(bool, pairs))}"))
+        caught = sum(float(np.mean(list(ours.values()))) < 0 for ours in pairs if ours)
+        pair_text = (
+            f"{mean_text(ours, signed=True)}{of_folds(ours, name)}" for ours, name in zip(pairs, SETS, strict=True)
+        )
+        rows.append((TITLES[model], *pair_text, f"{caught} of {sum(map(bool, pairs))}"))
     return ["## NLL less EBM's, paired by fold", "", table(("model", *SETS, "lower on"), rows), ""]
 
 
@@ -130,10 +132,10 @@ def beside_authors(results: Results) -> list[Comparison]:
         for what, title in {"nll": "NLL", "rmse": "RMSE", "auroc": "AUROC"}.items():
             for name, authors in published.items():
                 known = Estimate(*(authors[:2] if what == "nll" else authors[2:4]))
-                own = list(values(results, model, name, what).values())
-                if own and not np.isnan(known.mean):
+                ours = list(values(results, model, name, what).values())
+                if ours and not np.isnan(known.mean):
                     score, higher = f"{title} of {TITLES[model]}", what == "auroc"
-                    compared.append(Comparison.apart(name, score, own, known, higher_is_better=higher))
+                    compared.append(Comparison.apart(name, score, ours, known, higher_is_better=higher))
     return compared
 
 
@@ -170,12 +172,12 @@ def tables(results: Results) -> list[str]:
         table(header, seconds(results, SETS)),
         "",
     ]  # fmt: skip
-    said = [
+    how = [
         "The authors' code was run on the same folds; of its results the means and standard errors are known, and not",
         "the folds. So the standard error of a difference is the root of both squared, which is too large where a fold",
         "that is hard for one is hard for the other. With ten pairs theirs was run on two sets; adult it has not.",
     ]
-    compared = section(beside_authors(results), CAUSES, said)
+    compared = section(beside_authors(results), CAUSES, how)
     return [*lines, *less_boosting_machine(results), *extra(results), *compared]
 
 
@@ -191,9 +193,9 @@ def extra(results: Results) -> list[str]:
         for model in found:
             nll = values(results, model, name, "nll")
             paired = paired_with_ebm(results, model, name)
-            scores = [told(values(results, model, name, what)) for what in ("auroc", "ece")]
+            scores = [mean_text(values(results, model, name, what)) for what in ("auroc", "ece")]
             spent = f"{np.median(list(values(results, model, name, 'seconds').values())):.1f}"
-            rows.append((TITLES[model], str(len(nll)), told(nll), told(paired, signed=True), *scores, spent))
+            rows.append((TITLES[model], str(len(nll)), mean_text(nll), mean_text(paired, signed=True), *scores, spent))
         lines += [f"## {name}", "", table(header, rows), ""]
     return lines
 
@@ -211,10 +213,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     logs = logs_of(chosen.out / "additive.jsonl", MODELS)
     failed = sum(run(partial(task, model=model), keys, logs[model], chosen) for model in chosen.models)
     # The tables hold all that is there, and not only what was asked for now.
-    records = {model: list(found.values()) for model, log in logs.items() if (found := log.shown())}
+    records = {model: list(found.values()) for model, log in logs.items() if (found := log.results())}
     results = {
-        model: {name: {r["seed"]: r for r in own if r["set"] == name} for name in SOURCES}
-        for model, own in records.items()
+        model: {name: {r["seed"]: r for r in several if r["set"] == name} for name in SOURCES}
+        for model, several in records.items()
     }
     if records:
         save(

@@ -25,7 +25,7 @@ from scipy.special import expit
 from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits
 
-from bench.papers.additive import USUAL, logs_of, told
+from bench.papers.additive import USUAL, logs_of, mean_text
 from bench.papers.additive_models import MODELS, THREADS, TITLES, classification_scores
 from bench.papers.additive_sets import Split
 from bench.papers.common import Record, chosen_of, options, run, save
@@ -192,13 +192,13 @@ def task(name: str, seed: int, *, model: str, rows: int) -> Record:  # noqa: ARG
 def tables(records: dict[str, Sequence[Record]], stays_of_each: int) -> list[str]:
     """One row a model."""
     rows = []
-    for model, own in records.items():
-        scores = [told({r["seed"]: r[what] for r in own}) for what in ("auroc", "auprc", "nll", "ece")]
-        spent = "–" if model == "risk" else f"{np.median([r['fit']['seconds'] for r in own]):.1f}"
+    for model, ours in records.items():
+        scores = [mean_text({r["seed"]: r[what] for r in ours}) for what in ("auroc", "auprc", "nll", "ece")]
+        spent = "–" if model == "risk" else f"{np.median([r['fit']['seconds'] for r in ours]):.1f}"
         least = {r["seed"]: r["nll"] for r in records.get("risk", ())}
-        pairs = {r["seed"]: r["nll"] - least[r["seed"]] for r in own if r["seed"] in least}
-        more = "" if model == "risk" else told(pairs, signed=True)
-        rows.append((TITLES.get(model, "the risk itself"), str(len(own)), *scores, more, spent))
+        pairs = {r["seed"]: r["nll"] - least[r["seed"]] for r in ours if r["seed"] in least}
+        more = "" if model == "risk" else mean_text(pairs, signed=True)
+        rows.append((TITLES.get(model, "the risk itself"), str(len(ours)), *scores, more, spent))
     header = ("model", "tables", "AUROC", "AUPRC", "NLL", "calibration error", "NLL less the risk's, paired", "s")
     return [
         "# Deaths in an intensive care unit that is made up",
@@ -231,7 +231,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     logs = logs_of(chosen.out / "additive_icu.jsonl", ("risk", *MODELS), **settings)
     tasks = {model: partial(task, model=model, rows=chosen.rows) for model in chosen.models}
     failed = sum(run(one, keys, logs[model], chosen) for model, one in tasks.items())
-    records = {model: list(found.values()) for model, log in logs.items() if (found := log.shown())}
+    records = {model: list(found.values()) for model, log in logs.items() if (found := log.results())}
     if records:
         whole = {"threads": THREADS, "records": records}
         save(chosen.out / "additive_icu", tables(records, chosen.rows), whole, chosen.module, show=chosen.show)

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.record import arguments, code, folder, load, made, origin_told, page
+from bench.record import arguments, code, folder, load, made, origin_text, page
 from bench.record import save as write
 
 # Of Immer et al. (2021a).
@@ -97,7 +97,7 @@ class Log:
     settings: Mapping[str, Any]
     lasting: bool = False
 
-    def shown(self) -> dict[Key, Record]:
+    def results(self) -> dict[Key, Record]:
         """All results there are of these settings; the later of a set and seed counts."""
         settings = json.loads(json.dumps(self.settings))
         whole = load(self.path.parent, self.path.stem)
@@ -117,7 +117,7 @@ class Log:
 
 def flat(records: Sequence[Record] | Mapping[str, Sequence[Record]]) -> list[Record]:
     """Results that lie in one list, or in a list for each model."""
-    return list(records) if isinstance(records, Sequence) else [each for own in records.values() for each in own]
+    return list(records) if isinstance(records, Sequence) else [each for some in records.values() for each in some]
 
 
 def _work(task: Task, key: Key, of: str) -> Record:
@@ -157,7 +157,7 @@ def run(task: Task, keys: Iterable[Key], log: Log, chosen: argparse.Namespace) -
     if chosen.show:
         return 0
     wanted, of = list(keys), code(chosen.module)
-    done = [key for key, each in log.shown().items() if (log.lasting or each.get("code") == of) and not chosen.again]
+    done = [key for key, each in log.results().items() if (log.lasting or each.get("code") == of) and not chosen.again]
     missing = [key for key in wanted if key not in done]
     failed = 0
     print(f"{log.path.stem}: {len(wanted) - len(missing)} of {len(wanted)} results are there", file=sys.stderr)
@@ -192,7 +192,7 @@ def experiment(
     """
     log = Log(chosen.out / f"{name}.jsonl", settings)
     failed = run(task, keys, log, chosen)
-    found = log.shown()
+    found = log.results()
     order = list(dict.fromkeys(each for each, _ in found))
     records = [found[key] for key in sorted(found, key=lambda key: (order.index(key[0]), key[1]))]
     if records:
@@ -250,7 +250,7 @@ class Estimate:
         error = float(array.std(ddof=1) / math.sqrt(len(array))) if len(array) > 1 else math.nan
         return cls(float(array.mean()), error)
 
-    def told(self, digits: int = 3, *, signed: bool = False) -> str:
+    def text(self, digits: int = 3, *, signed: bool = False) -> str:
         """As "0.123 ± 0.004"; the mean alone where there is no error."""
         mean = f"{self.mean:{'+' if signed else ''}.{digits}f}"
         return mean if math.isnan(self.error) else f"{mean} ± {self.error:.{digits}f}"
@@ -267,9 +267,9 @@ def save(path: Path, lines: Sequence[str], results: Mapping[str, Any], module: s
         show: write the page alone, from numbers that are there.
     """
     origin = origin_of(flat(results["records"]), load(path.parent, path.name).get("made"), module, show=show)
-    told = made_told(flat(results["records"]), origin)
+    origins = made_text(flat(results["records"]), origin)
     title, *rest = lines
-    text = page(title.removeprefix("# "), None, "\n".join(rest), [told])
+    text = page(title.removeprefix("# "), None, "\n".join(rest), [origins])
     if show:
         path.with_suffix(".md").write_text(text, encoding="utf-8")
         sys.stdout.write(text)
@@ -293,10 +293,10 @@ def origin_of(records: Sequence[Record], before: Record | None, module: str, *, 
     return made(module) | {"when": last, "code": codes.pop() if len(codes) == 1 else "several"}
 
 
-def made_told(records: Sequence[Record], origin: Record | None) -> str:
+def made_text(records: Sequence[Record], origin: Record | None) -> str:
     """Which code made how many of the results, and on which machine the last were made."""
     codes = Counter(record.get("code") for record in records)
     parts = [f"{count} {f'of code {name}' if name else NOT_KEPT}" for name, count in codes.items()]
     if set(codes) == {None}:
         return f"Results: {NOT_KEPT}."
-    return " ".join([*([origin_told(origin)] if origin else []), f"Results: {'; '.join(parts)}."])
+    return " ".join([*([origin_text(origin)] if origin else []), f"Results: {'; '.join(parts)}."])

@@ -52,7 +52,7 @@ class Comparison:
         Raises:
             ValueError: if there are not as many values of both.
         """
-        differences = Estimate.of([own - other for own, other in zip(ours, published, strict=True)])
+        differences = Estimate.of([these - other for these, other in zip(ours, published, strict=True)])
         means = Estimate.of(ours), Estimate.of(published)
         return cls(name, score, higher_is_better, len(ours), *means, differences)
 
@@ -61,9 +61,9 @@ class Comparison:
         cls, name: str, score: str, ours: Sequence[float], published: Estimate, *, higher_is_better: bool
     ) -> Comparison:
         """Of a published mean alone: √(s² + t²) of both standard errors, as if the splits were independent."""
-        own = Estimate.of(ours)
-        difference = Estimate(own.mean - published.mean, math.hypot(own.error, published.error))
-        return cls(name, score, higher_is_better, len(ours), own, published, difference)
+        these = Estimate.of(ours)
+        difference = Estimate(these.mean - published.mean, math.hypot(these.error, published.error))
+        return cls(name, score, higher_is_better, len(ours), these, published, difference)
 
     @property
     def z(self) -> float:
@@ -71,7 +71,7 @@ class Comparison:
         return self.difference.mean / self.difference.error if self.difference.error else math.nan
 
     @property
-    def told(self) -> bool:
+    def differs(self) -> bool:
         """Whether the difference has a sentence."""
         return abs(self.z) > TOLD_FROM
 
@@ -106,7 +106,7 @@ def sentences(comparisons: Sequence[Comparison], causes: Causes) -> list[str]:
 
     alike: dict[tuple[str, str, str], list[Comparison]] = {}
     for each in comparisons:
-        if each.told:
+        if each.differs:
             alike.setdefault(shared(each), []).append(each)
     found = []
     for (score, direction, cause), some in alike.items():
@@ -115,29 +115,29 @@ def sentences(comparisons: Sequence[Comparison], causes: Causes) -> list[str]:
     return found
 
 
-def section(comparisons: Sequence[Comparison], causes: Causes, said: Sequence[str]) -> list[str]:
+def section(comparisons: Sequence[Comparison], causes: Causes, how: Sequence[str]) -> list[str]:
     """The part of a page that sets our figures beside the published ones: what they are, tables and sentences.
 
     Args:
         comparisons: in the order of the rows; those of one score stand together.
         causes: what is known of why ours differs.
-        said: lines on where the published figures are from, and how the standard errors were taken.
+        how: lines on where the published figures are from, and how the standard errors were taken.
     """
-    lines = [HEADING, "", *said, ""]
+    lines = [HEADING, "", *how, ""]
     for score, rows in groupby(comparisons, key=lambda each: each.score):
         header = (score[:1].upper() + score[1:], "n", "ours", "published", "difference", "in standard errors")
         cells = [
             (
                 each.name,
                 str(each.count),
-                each.ours.told(),
-                each.published.told(),
-                each.difference.told(signed=True),
+                each.ours.text(),
+                each.published.text(),
+                each.difference.text(signed=True),
                 "–" if math.isnan(each.z) else f"{each.z:+.1f}",
             )
             for each in rows
         ]
         lines += [table(header, cells), ""]
-    count = sum(each.told for each in comparisons)
+    count = sum(each.differs for each in comparisons)
     lines += [f"More than {TOLD_FROM:g} standard errors apart: {count} of {len(comparisons)}.", ""]
     return [*lines, *sentences(comparisons, causes)]

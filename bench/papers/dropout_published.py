@@ -26,10 +26,10 @@ def beside_dropout(records: Sequence[Record]) -> list[Comparison]:
     compared = []
     for score, (ours, published, higher) in SCORES.items():
         for name in SETS:
-            own = {record["seed"]: record[ours] for record in records if record["set"] == name}
-            if own:
-                theirs = published_dropout(name, published)[list(own)].tolist()
-                values = list(own.values())
+            some = {record["seed"]: record[ours] for record in records if record["set"] == name}
+            if some:
+                theirs = published_dropout(name, published)[list(some)].tolist()
+                values = list(some.values())
                 compared.append(Comparison.paired(name, score, values, theirs, higher_is_better=higher))
     return compared
 
@@ -37,12 +37,12 @@ def beside_dropout(records: Sequence[Record]) -> list[Comparison]:
 def missing_splits(records: Sequence[Record]) -> str:
     """Which sets have fewer than the published splits, and what the published figure is over all of these."""
     counts = {name: sum(record["set"] == name for record in records) for name in SETS}
-    told = [
+    text = [
         f"{name} {count} (the published log-likelihood over all is {published_dropout(name, 'test_ll').mean():.3f})"
         for name, count in counts.items()
         if 0 < count < SPLITS
     ]
     absent = [name for name, count in counts.items() if not count]
-    parts = [f"Fewer than {SPLITS} splits: {'; '.join(told)}."] if told else []
+    parts = [f"Fewer than {SPLITS} splits: {'; '.join(text)}."] if text else []
     parts += [f"Not run: {', '.join(absent)}."] if absent else []
     return " ".join(parts) or f"All {SPLITS} splits of all sets."

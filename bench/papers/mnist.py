@@ -153,7 +153,7 @@ def tables(records: Sequence[Record], settings: Record) -> list[str]:
     lines.append(table(header, [inside(records, method, label) for method, label in METHODS.items()]))
     for score, title in (("auroc", "the entropy"), ("auroc_epistemic", "the epistemic variance (MAP: the entropy)")):
         lines += ["", f"## Out of distribution: AUROC of {title}", ""]
-        rows = [[label, *outside_told(records, method, score, first)] for method, label in METHODS.items()]
+        rows = [[label, *outside_cells(records, method, score, first)] for method, label in METHODS.items()]
         lines.append(table(["method", *first, "mean less MAP's"], rows))
     return [*lines, "", HEADING, "", *NONE_PUBLISHED]
 
@@ -161,18 +161,18 @@ def tables(records: Sequence[Record], settings: Record) -> list[str]:
 def inside(records: Sequence[Record], method: str, label: str) -> list[str]:
     """One line of the first table."""
     values = {what: [record[method][what] for record in records] for what in ("nll", "ece", "accuracy")}
-    told = [Estimate.of(some).told(4) for some in values.values()]
+    texts = [Estimate.of(some).text(4) for some in values.values()]
     for what in ("nll", "ece"):
         pairs = [value - record["map"][what] for value, record in zip(values[what], records, strict=True)]
-        told.append("" if method == "map" else Estimate.of(pairs).told(4, signed=True))
-    return [label, *told]
+        texts.append("" if method == "map" else Estimate.of(pairs).text(4, signed=True))
+    return [label, *texts]
 
 
-def outside_told(records: Sequence[Record], method: str, score: str, names: Iterable[str]) -> list[str]:
+def outside_cells(records: Sequence[Record], method: str, score: str, names: Iterable[str]) -> list[str]:
     """One line of the others: each set outside, and the mean of them less MAP's, paired by network."""
-    told = [Estimate.of([record[method][score][name] for record in records]).told() for name in names]
+    texts = [Estimate.of([record[method][score][name] for record in records]).text() for name in names]
     pairs = [record[method][score]["mean"] - record["map"][score]["mean"] for record in records]
-    return [*told, "" if method == "map" else Estimate.of(pairs).told(signed=True)]
+    return [*texts, "" if method == "map" else Estimate.of(pairs).text(signed=True)]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -164,8 +164,8 @@ def diagnosis(posterior: GaussianPosterior) -> Record:
 def tables(records: Sequence[Record], settings: Record) -> list[str]:
     """NLL, then differences to MAP, then calibration and the Newton decrements, and the published figures."""
     named = {name: [record for record in records if record["set"] == name] for name in SETS}
-    named = {name: own for name, own in named.items() if own}
-    seeds = max(len(own) for own in named.values())
+    named = {name: ours for name, ours in named.items() if ours}
+    seeds = max(len(ours) for ours in named.values())
     lines = [
         "# Classification on small sets",
         "",
@@ -185,19 +185,19 @@ def tables(records: Sequence[Record], settings: Record) -> list[str]:
         rows = [row(named, method, label, what, against) for method, label in METHODS.items() if method != against]
         lines += ["", f"## {title}", "", table(("method", *named, "mean of the sets"), rows)]
     diagnosed = [
-        (METHODS[method], *(decrements(own, method) for own in named.values()))
+        (METHODS[method], *(decrements(ours, method) for ours in named.values()))
         for method in ("linearized", "validation", "online", "afterwards", "weak_afterwards")
     ]
     lines += ["", "## Newton decrement √(gᵀA⁻¹g), and effective parameters γ: medians", ""]
     lines.append(table(("method", *named), diagnosed))
-    said = [
+    how = [
         "The reference data hold no figures of Immer et al. (2021a), whose protocol and seeds these are. The published",
         "ones are of Scannell et al. (2024), who compare the same methods on other splits of the same sets: means over",
         f"{PUBLISHED_SEEDS} seeds, with their standard deviation over √{PUBLISHED_SEEDS} as the standard error. Splits",
         "differ, so that the standard error of a difference is the root of both squared. Theirs is the full GGN, under",
         "a prior precision of 0.0001 (glass 0.003) where that is not tuned; for banana they have none.",
     ]
-    return [*lines, "", *section(beside_published(named), causes(), said)]
+    return [*lines, "", *section(beside_published(named), causes(), how)]
 
 
 def beside_published(named: Mapping[str, Sequence[Record]]) -> list[Comparison]:
@@ -219,23 +219,23 @@ def beside_published(named: Mapping[str, Sequence[Record]]) -> list[Comparison]:
 def row(named: dict[str, list[Record]], method: str, label: str, what: str, against: str | None) -> list[str]:
     """One line: each set's mean and standard error, and the mean over the sets of each seed's value."""
     values = {
-        name: [record[method][what] - (record[against][what] if against else 0.0) for record in own]
-        for name, own in named.items()
+        name: [record[method][what] - (record[against][what] if against else 0.0) for record in ours]
+        for name, ours in named.items()
     }
     per_seed = [sum(some) / len(some) for some in zip(*values.values(), strict=False)]
-    told = [Estimate.of(some).told(signed=against is not None) for some in (*values.values(), per_seed)]
-    return [label, *told]
+    text = [Estimate.of(some).text(signed=against is not None) for some in (*values.values(), per_seed)]
+    return [label, *text]
 
 
-def decrements(own: Sequence[Record], method: str) -> str:
+def decrements(ours: Sequence[Record], method: str) -> str:
     """The median decrement and γ of one set, and how often a warning told."""
     median = {
-        what: torch.tensor([record[method][what] for record in own]).median()
+        what: torch.tensor([record[method][what] for record in ours]).median()
         for what in ("newton_decrement", "effective_parameters")
     }
-    warnings = sum("ConvergenceWarning" in record[method]["warnings"] for record in own)
-    told = f", {warnings} of {len(own)} warned" if warnings else ""
-    return f"{median['newton_decrement']:.2g}, γ {median['effective_parameters']:.0f}{told}"
+    warnings = sum("ConvergenceWarning" in record[method]["warnings"] for record in ours)
+    text = f", {warnings} of {len(ours)} warned" if warnings else ""
+    return f"{median['newton_decrement']:.2g}, γ {median['effective_parameters']:.0f}{text}"
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -101,27 +101,27 @@ def tables(records: Sequence[Record], settings: Record) -> list[str]:
     ]
     rows = []
     for name in SETS:
-        own = [record for record in records if record["set"] == name]
-        if own:
+        ours = [record for record in records if record["set"] == name]
+        if ours:
             rows.append(
                 (
                     name,
-                    str(len(own)),
-                    Estimate.of([record["log_likelihood"] for record in own]).told(),
-                    Estimate.of([record["rmse"] for record in own]).told(),
-                    f"{Estimate.of([record['coverage'] for record in own]).mean:.2f}",
-                    f"{np.median([record['noise_sd'] for record in own]):.3g}",
-                    f"{np.median([record['effective_parameters'] for record in own]):.0f}",
-                    f"{np.median([record['fit']['seconds'] for record in own]):.0f}",
+                    str(len(ours)),
+                    Estimate.of([record["log_likelihood"] for record in ours]).text(),
+                    Estimate.of([record["rmse"] for record in ours]).text(),
+                    f"{Estimate.of([record['coverage'] for record in ours]).mean:.2f}",
+                    f"{np.median([record['noise_sd'] for record in ours]):.3g}",
+                    f"{np.median([record['effective_parameters'] for record in ours]):.0f}",
+                    f"{np.median([record['fit']['seconds'] for record in ours]):.0f}",
                 )
             )
     header = ("set", "splits", "log-likelihood", "RMSE", "95 % coverage", "noise sd, median", "γ, median", "s, median")
-    said = [
+    how = [
         "The published figures are MC dropout's (Gal and Ghahramani 2016): another method on the same network and the",
         "same splits, by which the differences are paired. Of this method the reference data hold no published figure.",
         missing_splits(records),
     ]
-    return [*lines, table(header, rows), "", *section(beside_dropout(records), CAUSES, said)]
+    return [*lines, table(header, rows), "", *section(beside_dropout(records), CAUSES, how)]
 
 
 def main(

@@ -127,30 +127,30 @@ def tables(records: Sequence[Record]) -> list[str]:
     ]
     rows = []
     for name in SETS:
-        own = [record for record in records if record["set"] == name]
-        if own:
-            rates = Counter(record["rate"] for record in own)
+        ours = [record for record in records if record["set"] == name]
+        if ours:
+            rates = Counter(record["rate"] for record in ours)
             rows.append(
                 (
                     name,
-                    str(len(own)),
-                    Estimate.of([record["log_likelihood"] for record in own]).told(),
-                    Estimate.of([record["rmse"] for record in own]).told(),
-                    f"{Estimate.of([record['coverage'] for record in own]).mean:.2f}",
-                    f"{np.median([record['noise_sd'] for record in own]):.3g}",
+                    str(len(ours)),
+                    Estimate.of([record["log_likelihood"] for record in ours]).text(),
+                    Estimate.of([record["rmse"] for record in ours]).text(),
+                    f"{Estimate.of([record['coverage'] for record in ours]).mean:.2f}",
+                    f"{np.median([record['noise_sd'] for record in ours]):.3g}",
                     ", ".join(f"{rate:g} ({count})" for rate, count in sorted(rates.items())),
-                    f"{np.median([record['seconds'] for record in own]):.0f}",
+                    f"{np.median([record['seconds'] for record in ours]):.0f}",
                 )
             )
     header = (
         "set", "splits", "log-likelihood", "RMSE", "95 % coverage", "noise sd, median", "rates chosen", "s, median",
     )  # fmt: skip
-    said = [
+    how = [
         "The published figures are of the same method, network and splits (Gal and Ghahramani 2016); the differences",
         "are paired by split.",
         missing_splits(records),
     ]
-    return [*lines, table(header, rows), "", *section(beside_dropout(records), CAUSES, said)]
+    return [*lines, table(header, rows), "", *section(beside_dropout(records), CAUSES, how)]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

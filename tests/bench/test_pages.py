@@ -31,10 +31,10 @@ def origins(value: Any) -> Iterator[Mapping[str, Any]]:
 def test_a_page_tells_how_its_numbers_were_made(path: Path) -> None:
     told = TOLD.findall(path.with_suffix(".md").read_text(encoding="utf-8"))
     assert told
-    assert set(told) <= {record.origin_told(origin) for origin in origins(json.loads(path.read_text(encoding="utf-8")))}
+    assert set(told) <= {record.origin_text(origin) for origin in origins(json.loads(path.read_text(encoding="utf-8")))}
 
 
 @pytest.mark.parametrize("name", [each.result for each in SUITE if each.compared])
 def test_a_page_of_speeds_shows_the_ratios_beside_it(name: str) -> None:
     ratios = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))["ratios"]
-    assert turns.shown(ratios) in (RESULTS / f"{name}.md").read_text(encoding="utf-8")
+    assert turns.speed_table(ratios) in (RESULTS / f"{name}.md").read_text(encoding="utf-8")

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from bench.papers.common import Estimate, Log, made_told, origin_of, run, save
+from bench.papers.common import Estimate, Log, made_text, origin_of, run, save
 from bench.papers.compared import HEADING, UNKNOWN, Comparison, section
 from bench.papers.dropout_published import HIGHEST, NOISE_PRECISION, beside_dropout
 from bench.papers.sets import DATA, published_dropout, text
@@ -62,9 +62,9 @@ def test_errors_of_means_alone_add_as_squares() -> None:
 
 
 def test_a_single_value_is_told_without_an_error() -> None:
-    assert Estimate.of([1.5]).told() == "1.500"
-    assert Estimate.of([1.5]).told(1, signed=True) == "+1.5"
-    assert Estimate.of([1.0, 2.0]).told(1) == "1.5 ± 0.5"
+    assert Estimate.of([1.5]).text() == "1.500"
+    assert Estimate.of([1.5]).text(1, signed=True) == "+1.5"
+    assert Estimate.of([1.0, 2.0]).text(1) == "1.5 ± 0.5"
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_the_docs_show_the_comparison_of_every_page() -> None:
 def test_dropout_is_near_the_published_figures_where_laplace_is_said_to_differ_as_a_method() -> None:
     laplace = importlib.import_module("bench.papers.uci_regression")
     records = json.loads((PAPERS / "uci_regression_dropout.json").read_text(encoding="utf-8"))["records"]
-    near = {(each.score, each.name) for each in beside_dropout(records) if not each.told}
+    near = {(each.score, each.name) for each in beside_dropout(records) if not each.differs}
     said = {key for key, cause in laplace.CAUSES.items() if "within two standard errors" in " ".join(cause.split())}
     assert said
     assert said <= near
@@ -190,13 +190,13 @@ KEYS = [("yacht", seed) for seed in range(4)]
 
 def numbers(log: Log) -> dict[int, float]:
     """The results by seed."""
-    return {seed: record["nll"] for (_, seed), record in log.shown().items()}
+    return {seed: record["nll"] for (_, seed), record in log.results().items()}
 
 
 def test_a_run_goes_on_where_the_log_and_a_peers_committed_results_end(log: Log) -> None:
     run(squared, KEYS, log, asked())
     assert numbers(log) == {0: -1.0, 1: -2.0, 2: 4.0, 3: 9.0, 9: -1.0}
-    assert all(record["code"] and record["when"] for (_, seed), record in log.shown().items() if seed in (2, 3))
+    assert all(record["code"] and record["when"] for (_, seed), record in log.results().items() if seed in (2, 3))
 
 
 def test_results_of_our_own_models_are_shown_until_they_are_made_anew(log: Log) -> None:
@@ -212,9 +212,9 @@ def test_processes_compute_the_same(log: Log) -> None:
 
 
 def test_nothing_is_computed_for_a_page_that_is_shown(log: Log) -> None:
-    before = log.shown()
+    before = log.results()
     assert run(squared, KEYS, log, asked(show=True)) == 0
-    assert log.shown() == before
+    assert log.results() == before
 
 
 def test_again_computes_what_is_there(log: Log) -> None:
@@ -225,8 +225,8 @@ def test_again_computes_what_is_there(log: Log) -> None:
 def test_committed_results_without_settings_have_those_of_the_file(tmp_path: Path) -> None:
     whole = {"made": {"when": "then"}, "rows": 5, "records": [{"set": "mnist", "seed": 1}]}
     (tmp_path / "mnist.json").write_text(json.dumps(whole))
-    assert len(Log(tmp_path / "mnist.jsonl", {"rows": 5}).shown()) == 1
-    assert Log(tmp_path / "mnist.jsonl", {"rows": 6}).shown() == {}
+    assert len(Log(tmp_path / "mnist.jsonl", {"rows": 5}).results()) == 1
+    assert Log(tmp_path / "mnist.jsonl", {"rows": 6}).results() == {}
 
 
 # --- how results were made --------------------------------------------------------------------------------------------
@@ -236,14 +236,14 @@ OLD, NEW = {"set": "a", "seed": 0}, {"set": "a", "seed": 1, "code": "abc", "when
 
 
 def test_results_that_do_not_say_how_they_were_made_are_said_not_to() -> None:
-    assert made_told([OLD, OLD], None) == "Results: of an earlier version of the code; how it was made was not kept."
+    assert made_text([OLD, OLD], None) == "Results: of an earlier version of the code; how it was made was not kept."
 
 
 def test_results_count_as_made_when_the_last_was() -> None:
     origin = origin_of([OLD, NEW], None, MNIST, show=False)
     assert origin is not None
     assert (origin["when"], origin["code"]) == ("2030-01-02 03:04", "several")
-    told = made_told([NEW, OLD], origin)
+    told = made_text([NEW, OLD], origin)
     assert f"2030-01-02 03:04 UTC, load {origin['load']}, by code several. Results: 1 of code abc; 1 of an ear" in told
     assert told.endswith("how it was made was not kept.")
     # Nothing new was computed: what was said before stays, and is not dated anew.

@@ -12,7 +12,7 @@ import pytest
 from bench import check
 from bench.check import ALLOWED, middle, our_ratios, slower
 from bench.suite import SUITE
-from bench.turns import Machine, Work, fastest, in_turns, ratios, shown
+from bench.turns import Machine, Work, fastest, in_turns, ratios, speed_table
 
 UNIT = "a pass"
 
@@ -46,7 +46,7 @@ def test_a_ratio_is_per_row_and_in_its_turn() -> None:
     assert record["ratio"] == record["least"] == record["greatest"] == pytest.approx(9.0)
     assert record["over_floor"] == pytest.approx(9.0)
     assert record["peers"]["peer, slow"]["ratio"] == pytest.approx(50.0)
-    assert "50 [50–50] (slow, 1 rows)" in shown([record])
+    assert "50 [50–50] (slow, 1 rows)" in speed_table([record])
 
 
 def test_what_is_not_the_time_of_a_call_is_measured_by_its_own_rule() -> None:
