@@ -144,7 +144,7 @@ def generator(value: torch.Generator | int | None) -> torch.Generator:
     The global generators of torch and NumPy are neither read nor written.
 
     Raises:
-        InputTypeError: if the value is none of the three.
+        InputTypeError: if the value is not one of the three.
         InputError: if the integer is too large for a seed, or the generator is a GPU's.
     """
     if isinstance(value, torch.Generator):

@@ -177,7 +177,7 @@ class _Rebinding:
                     items[name] = made
 
     def _replaced(self, value: Any) -> Any:
-        """What stands in the copy for a function, a method or a tuple of them; anything else as it is."""
+        """What stands in the copy for a function, a method or a tuple of them; anything else unchanged."""
         functions = isinstance(value, types.FunctionType | types.MethodType)
         if not (functions or type(value) is tuple) or _path(value, self._originals, self._copies) is None:
             return value

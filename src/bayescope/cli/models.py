@@ -37,7 +37,7 @@ def build(options: FitOptions, task: Task, categorical: Sequence[str] = ()) -> A
 
     Raises:
         OptionError: if there is no such model or parameter.
-        UnsupportedError: if an option is none of this estimator's.
+        UnsupportedError: if an option is not one of this estimator's.
         InputError: if a parameter is no name=value, or the command line sets it by another option.
     """
     kind: Any = getattr(estimators, MODELS[checks.choice("--model", options.model, MODELS)][task])

@@ -37,7 +37,7 @@ def open_source(path: Path, *, missing: Sequence[str] = (), again: bool = False)
         again: whether it will be read more than once; the standard input is then held in memory.
 
     Raises:
-        InputError: if there is no such file, it is none of the kinds that are read, or its header cannot be used.
+        InputError: if there is no such file, it is not one of the kinds that are read, or its header cannot be used.
         MissingDependencyError: if it is Parquet, and pyarrow is not installed.
     """
     if str(path) == STANDARD:

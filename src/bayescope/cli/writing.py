@@ -82,7 +82,7 @@ def write_text(
         rows: to write.
         file: where to.
         separator: between cells.
-        formulas: whether text that begins with one of =, +, -, @ stays as it is. Spreadsheets take it for a formula,
+        formulas: whether text that begins with one of =, +, -, @ stays unchanged. Spreadsheets take it for a formula,
             which may call programs and addresses, so that it is otherwise written behind an apostrophe.
         header: whether to write the names of the columns.
     """

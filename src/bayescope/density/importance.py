@@ -116,7 +116,7 @@ def pareto_smoothed(log_ratios: Tensor, *, efficiency: float = 1.0) -> tuple[Ten
     Returns:
         Smoothed log weights that sum to one in each problem, shape (R, S), and the tails' shapes k̂, shape (R,): weights
         have finite moments up to order 1/k̂. It is −∞ where the largest ratios are equal, so that there is no tail to
-        fit, and +∞ where only a few stand out from ratios that are equal, too few for a fit: those stay as they are.
+        fit, and +∞ where only a few stand out from ratios that are equal, too few for a fit: those stay unchanged.
 
     Raises:
         MissingDependencyError: if ArviZ is not installed.

@@ -139,7 +139,7 @@ def nuts_draws(
         MissingDependencyError: if nutpie is not installed.
         InputError: if the log density at a start is not finite.
         ConvergenceError: if nutpie gives up, for instance because a gradient is zero where a chain starts.
-        Exception: whatever the density itself raises, as it is.
+        Exception: whatever the density itself raises.
     """
     starts = chain_starts(density, start, chains, generator)
     seeds = [checks.seed_from(generator) for _ in range(chains)]

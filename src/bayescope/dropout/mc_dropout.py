@@ -160,7 +160,7 @@ def mc_dropout(
     Predictions read all of the network but its dropout in eval mode, and draw masks once a pass, for all rows.
 
     Args:
-        model: any module with outputs f of shape (N, C) or (N, …, C). It is left as it is. Its dropout may be layers,
+        model: any module with outputs f of shape (N, C) or (N, …, C). It is left unchanged. Its dropout may be layers,
             calls of ``torch.nn.functional.dropout`` and its like, or attention's.
         data: as in `fit_map`; ``None`` for a network that is trained already.
         likelihood: a name or a likelihood. The noise of ``Gaussian("evidence")`` is learnt while training, and then, or
@@ -178,7 +178,7 @@ def mc_dropout(
             noise of a Gaussian likelihood: σ² = 2 N λ/((1 − r) l²).
         rows: N, for ``weight_decay`` without data.
         options: of the training, as `TrainingOptions` describes them: ``epochs`` (``None`` until the loss, a mean over
-            many masks, has converged; 0 leaves the network as it is), ``lr``, ``optimizer`` ("adam", "sgd" or a
+            many masks, has converged; 0 leaves the network unchanged), ``lr``, ``optimizer`` ("adam", "sgd" or a
             function), ``schedule``, ``batch_size``, ``validation`` (judged by the likelihood in eval mode),
             ``patience``, ``checkpoint``, ``generator`` (which draws the masks, too) and ``progress``.
 

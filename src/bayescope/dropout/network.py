@@ -105,7 +105,7 @@ def insert(
         UnsupportedError: if there is no layer that dropout can be put before, if one that is named is never called, so
             that nothing before it would be, or if nobody knows which layer is the first.
         OptionError: if a name or glob stands for none.
-        InputTypeError: if ``before`` is none of these.
+        InputTypeError: if ``before`` is not one of these.
     """
     layers = _weight_layers(module)
     if not layers:
@@ -130,7 +130,7 @@ def calling_order(module: nn.Module, inputs: Inputs) -> list[str]:
     """The names of the weight layers that a pass calls, by their first call.
 
     Args:
-        module: the network; it is left as it is.
+        module: the network; it is left unchanged.
         inputs: a few rows.
     """
     layers, order = _weight_layers(module), []

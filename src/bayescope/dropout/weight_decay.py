@@ -180,7 +180,7 @@ def rates_behind_dropout(module: nn.Module, inputs: Inputs) -> dict[str, float]:
     where both do: 1 − r is (1 − r₁)(1 − r₂).
 
     Args:
-        module: the network; it is left as it is.
+        module: the network; it is left unchanged.
         inputs: a few rows.
     """
     # By the memory of a parameter, which its slices and transposes share.

@@ -272,7 +272,7 @@ def ensemble(
     Args:
         make_model: a function without arguments that makes a network, called once a member with the random numbers
             that follow ``torch.manual_seed`` with the member's seed, and without touching torch's global generator; or
-            a list of networks, which are left as they are.
+            a list of networks, which are left unchanged.
         data: as in `fit_map`.
         likelihood: a name or a likelihood.
         members: how many; ``None`` for 5, or as many as the list has.
@@ -285,7 +285,7 @@ def ensemble(
         options: of the training of each member, as `TrainingOptions` describes them: ``epochs``, ``lr``,
             ``optimizer``, ``schedule``, ``batch_size``, ``validation``, ``patience``, ``checkpoint``, ``generator`` and
             ``progress``. The generator draws the members' seeds. Side by side, ``epochs=None`` trains until the mean of
-            the members' losses has converged; 0 takes a list of trained networks as it is. Members that are trained one
+            the members' losses has converged; 0 takes a list of trained networks unchanged. Members that are trained one
             after another have a checkpoint each: run.pt stands for run-0.pt, run-1.pt and so on.
 
     Returns:

@@ -42,7 +42,7 @@ class InputMap:
         transformer: a fitted scikit-learn transformer, or ``None``.
         names: of the model's inputs.
         scales: the smallest and largest standard deviation among the model's inputs, constant ones left out.
-        centre: what is taken from the model's inputs in the end, shape (D,); ``None`` where they stay as they are.
+        centre: what is taken from the model's inputs in the end, shape (D,); ``None`` where they stay unchanged.
     """
 
     preprocessing: Preprocessing

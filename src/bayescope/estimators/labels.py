@@ -70,7 +70,7 @@ def class_codes(y: object, rows: int, classes: np.ndarray) -> np.ndarray:
     """The code of each row's label, shape (N,).
 
     Raises:
-        InputError: if there is not one for each row, or one is none of the classes.
+        InputError: if there is not one for each row, or one is not one of the classes.
     """
     labels = one_class(y, rows)
     codes = pd.Index(_native(classes)).get_indexer(_native(labels))

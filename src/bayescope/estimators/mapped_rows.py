@@ -67,7 +67,7 @@ class MappedRows:
         """Learns the map, from a table on disk in one pass.
 
         Args:
-            source: the rows. Finite numbers in memory are not copied if they stay as they are.
+            source: the rows. Finite numbers in memory are not copied if they stay unchanged.
             scaling: of columns of numbers, as `Preprocessing` takes it.
             encoding: of labels, as `Preprocessing` takes it; on disk "one_hot" or "ordinal".
             features: the transformer, as `feature_map` takes it. On disk it is fitted to as many evenly spaced rows as

@@ -113,7 +113,7 @@ class Kind:
 
     @property
     def expands(self) -> bool:
-        """Whether it is an expansion at the trained network, which stays as it is."""
+        """Whether it is an expansion at the trained network, which stays unchanged."""
         return self.from_trained and not self.trains and not self.drawn
 
     def supported(self) -> list[str]:
@@ -207,7 +207,7 @@ def _precisions(setting: Setting, weights: Choice) -> dict[str, float]:
 
     Raises:
         UnsupportedError: if the weights are found by the fit itself, which cannot tell beforehand whose they are.
-        BayescopeError: if the weights are none of the network's.
+        BayescopeError: if the weights are not the network's.
     """
     if by_variance(weights):
         raise UnsupportedError(

@@ -131,7 +131,7 @@ def fit_evidence(
     the Newton decrement in the summary is small beside the root of the number of effective parameters.
 
     Args:
-        model: any module with outputs f of shape (N, C) or (N, …, C). It is left as it is unless ``inplace=True``.
+        model: any module with outputs f of shape (N, C) or (N, …, C). It is left unchanged unless ``inplace=True``.
         data: a DataLoader, a Dataset, or (X, y).
         likelihood: a name or a likelihood. The noise variance of `Gaussian(σ²)` is held; that of
             `Gaussian("evidence")`, for which "gaussian" is short, is learnt, and the posterior's likelihood has it.

@@ -78,7 +78,7 @@ def tune_prior(
         batch_size: rows at once for "validation", where the held-out data are not in batches already; 1024 by default.
 
     Returns:
-        A new posterior; q stays as it is. Its summary has the prior precision of each group, and how many parameters
+        A new posterior; q stays unchanged. Its summary has the prior precision of each group, and how many parameters
         the data determine; its trace the log evidences on the way.
 
     Raises:

@@ -39,8 +39,8 @@ class RowSpace:
     Attributes:
         wide: the model of the D columns.
         table: the rows Z, of N columns, or X itself.
-        precision: α, one number, or one a column where these stay as they are; ``None`` where it is to be learnt.
-        basis: Q, shape (D, N), or ``None`` where the columns stay as they are.
+        precision: α, one number, or one a column where these stay unchanged; ``None`` where it is to be learnt.
+        basis: Q, shape (D, N), or ``None`` where the columns stay unchanged.
         scale: s, shape (D,).
     """
 

@@ -148,7 +148,7 @@ def private(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def unwrapped(model: object) -> Any:
-    """The network inside of `DistributedDataParallel` or `DataParallel`; anything else as it is.
+    """The network inside of `DistributedDataParallel` or `DataParallel`; anything else unchanged.
 
     Raises:
         UnsupportedError: if its parameters are themselves spread over processes (FSDP).

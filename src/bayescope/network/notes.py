@@ -161,7 +161,7 @@ class Notes:
         return found
 
     def plain(self, value: Any) -> Any:
-        """A parameter detached; anything else as it is."""
+        """A parameter detached; anything else unchanged."""
         view = self.view(value)
         if view is not None:
             return view.value

@@ -17,7 +17,7 @@ PriorPrecision = float | Tensor | np.ndarray | Mapping[str, object] | Prior
 
 
 def network_prior(prior_precision: PriorPrecision, weights: Weights) -> Prior:
-    """N(0, diag(prior_precision)⁻¹) over the random weights, or a prior as it is.
+    """N(0, diag(prior_precision)⁻¹) over the random weights, or a prior, unchanged.
 
     Args:
         prior_precision: a positive number; shape (P,); a dict with a number for each name; or a `Prior`. A name is that
@@ -26,7 +26,7 @@ def network_prior(prior_precision: PriorPrecision, weights: Weights) -> Prior:
         weights: which weights are random.
 
     Raises:
-        InputTypeError: if it is none of these.
+        InputTypeError: if it is not one of these.
         InputError: if a precision is not positive, or a parameter is named twice or not at all.
         OptionError: if a name stands for no random parameter.
     """
@@ -45,7 +45,7 @@ def prior_diagonal(prior_precision: object, weights: Weights) -> Tensor:
     """The prior's precision as one number or of shape (P,), float64, in the graph of what is given as a tensor.
 
     Raises:
-        InputTypeError: if it is none of the forms that `network_prior` takes.
+        InputTypeError: if it is not one of the forms that `network_prior` takes.
         InputError: if a precision is not positive, or a parameter is named twice or not at all.
         OptionError: if a name stands for no random parameter.
     """

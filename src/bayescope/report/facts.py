@@ -233,7 +233,7 @@ def reference_choice(reference: str | None) -> str | None:
     """Checks ``reference=``.
 
     Raises:
-        OptionError: if it is none of "auto", "nuts" and ``None``.
+        OptionError: if it is not one of "auto", "nuts" and ``None``.
     """
     if reference is not None and reference not in REFERENCES:
         raise OptionError.unknown("reference", reference, [*REFERENCES, "None"])

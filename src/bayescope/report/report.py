@@ -77,7 +77,7 @@ def report(
         The file's path.
 
     Raises:
-        InputTypeError: if the estimator is none of bayescope's.
+        InputTypeError: if the estimator is not one of bayescope's.
         InputError: if the rows or an option cannot be used, or the file cannot be written.
         UnsupportedError: if rows have several targets, or "nuts" is asked for where it cannot be.
         MissingDependencyError: if "nuts" is asked for and is not installed.

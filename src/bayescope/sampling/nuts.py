@@ -69,7 +69,7 @@ def nuts(
     and ``effective_draws`` are there and not warned of.
 
     Args:
-        model: any module with outputs f of shape (N, C) or (N, …, C). It is left as it is.
+        model: any module with outputs f of shape (N, C) or (N, …, C). It is left unchanged.
         data: the training data: (X, y), a DataLoader, a Dataset, or a list of batches; it is held in memory.
         likelihood: a name or a likelihood.
         weights: which weights θ are random: "all", "last_layer", names or globs ("*.weight"), a mask. All others stay

@@ -59,11 +59,11 @@ def sgmcmc(
     mode, as it predicts.
 
     Args:
-        model: any module with outputs f of shape (N, C) or (N, …, C), best a trained one. It is left as it is.
+        model: any module with outputs f of shape (N, C) or (N, …, C), best a trained one. It is left unchanged.
         data: as in `fit_map`.
         likelihood: a name or a likelihood.
         method: "sghmc" or "sgld".
-        weights: which weights are random; all others stay as they are.
+        weights: which weights are random; all others stay unchanged.
         prior_precision: as in `fit_map`.
         friction: α, above 0 and at most 1; ``None`` for 0.1. "sgld" has none.
         temperature: T; 1 for the posterior, less for a "cold" one.

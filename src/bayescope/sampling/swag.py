@@ -121,7 +121,7 @@ def swag(
     Batch norm's statistics are those of the average weights on the training rows, for all draws.
 
     Args:
-        model: any module, trained or not; it is left as it is. See `fit_map` for this and what is not described here.
+        model: any module, trained or not; it is left unchanged. See `fit_map` for this and what is not described here.
         data: as in `fit_map`.
         likelihood: a name or a likelihood.
         rank: K, at most the number of snapshots; 0 for Σ = diag(T⁻¹ Σ_t (θ_t − θ̄)²); ``None`` for 20, or as many as

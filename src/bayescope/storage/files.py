@@ -123,7 +123,7 @@ def load(path: str | Path, *, model: nn.Module | None = None) -> Any:
     Args:
         path: the file.
         model: a module of the same architecture, for networks of custom classes; of several networks in a file, each
-            is a copy of it with its own weights. It stays as it is.
+            is a copy of it with its own weights. It stays unchanged.
 
     Returns:
         What was saved.

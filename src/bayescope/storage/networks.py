@@ -322,7 +322,7 @@ def _custom(parts: Any, reader: Reader) -> nn.Module:
     if reader.model is None:
         raise ModelError(
             f"model: expected a module of the architecture of {_readable(name)}, whose code is not in the file, got "
-            "none. Call bs.load(path, model=module): its weights do not matter, and it stays as it is."
+            "none. Call bs.load(path, model=module): its weights do not matter, and it stays unchanged."
         )
     held = {key: part for key, part in parts.items() if isinstance(part, Tensor)}
     inserted = {key: part for key, part in parts.items() if key not in held}

@@ -54,7 +54,7 @@ def refusal(table: str, fields: list[Any]) -> BayescopeError:
 
 
 def in_words(array: Any) -> Any:
-    """Truth values as the words "True" and "False"; anything else as it is."""
+    """Truth values as the words "True" and "False"; anything else unchanged."""
     if not arrow_module().types.is_boolean(array.type):
         return array
     return arrow_module("pyarrow.compute").if_else(array, "True", "False")

@@ -14,7 +14,7 @@ from bayescope.tables.arrow import in_unicode
 from bayescope.tables.cells import DATES, column_of_cells, numeric_column
 from bayescope.tables.columns import Column
 
-# What a column holds whose type says that it is none of numbers or labels.
+# What a column holds whose type says that it is not one of numbers or labels.
 _TIMES = {nw.Date: "dates", nw.Datetime: "dates", nw.Time: "times of day", nw.Duration: "lengths of time"}
 # Types that say that a column holds labels, even where it has no value. Text does not: pandas' objects pass for it.
 _LABELS = (nw.Boolean, nw.Categorical, nw.Enum)

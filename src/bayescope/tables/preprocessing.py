@@ -124,7 +124,7 @@ class Preprocessing:
             random_state: of the five parts of "target".
 
         Returns:
-            The preprocessing and the numbers, float64, shape (N, D): finite numbers that stay as they are, in their
+            The preprocessing and the numbers, float64, shape (N, D): finite numbers that stay unchanged, in their
             own memory.
 
         Raises:

@@ -233,7 +233,9 @@ def _from_first(processes: Processes, state: dict[str, Any] | None) -> dict[str,
     content = io.BytesIO()
     torch.save(state, content)
     written = torch.frombuffer(bytearray(content.getvalue()), dtype=torch.uint8)
-    received = processes.gather(written if processes.first else None)[0]
+    (size,) = processes.same(torch.tensor(len(written)))
+    received = written if processes.first else torch.zeros(int(size), dtype=torch.uint8)
+    processes.share([received])
     found: dict[str, Any] | None = torch.load(io.BytesIO(received.numpy().tobytes()), weights_only=True)
     return state if processes.first else found
 

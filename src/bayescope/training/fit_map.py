@@ -39,7 +39,7 @@ def fit_map(
     batch norm) and returned in eval mode.
 
     Args:
-        model: any module with outputs f of shape (N, C) or (N, …, C). It is left as it is unless ``inplace=True``.
+        model: any module with outputs f of shape (N, C) or (N, …, C). It is left unchanged unless ``inplace=True``.
         data: (X, y) of arrays, tensors or data frames, a Dataset, a DataLoader, or a list of batches. Arrays are
             shuffled anew each epoch; a loader has its own order. X is what the module takes: an array with the rows
             on its first axis, a tuple of several, passed as positional arguments, or a dict of them, passed as keyword

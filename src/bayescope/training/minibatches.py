@@ -72,7 +72,7 @@ class Minibatches:
         outputs: C.
         batch_size: the most rows of a minibatch: that of the caller's loader, where it has one.
         few: a few of this process's rows and their targets, as they were given; another's, for a process without rows,
-            which tell it the shapes and are none of its own.
+            which tell it the shapes and are not its own.
         generators: those that the order of the rows comes from, beside torch's own.
         shared: whether every process has all rows, of which it reads a part.
         cut: where the rows that were given last are in a minibatch of all processes; ``None`` for one of their own.

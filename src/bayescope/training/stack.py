@@ -40,7 +40,7 @@ class Stack(nn.Module):
     def __init__(self, modules: Sequence[nn.Module], *, vectorized: bool, evaluated: bool = False) -> None:
         super().__init__()
         form = module_copy(modules[0]).train(not evaluated)
-        self._form = [form]  # in a list, so that its parameters are none of the stack's
+        self._form = [form]  # in a list, so that its parameters are not the stack's
         self._vectorized, self._evaluated = vectorized, evaluated
         self._batched = vectorized  # until a call is met that cannot be
         self.members = len(modules)
@@ -156,7 +156,7 @@ def obstacle(modules: Sequence[nn.Module], inputs: Inputs, *, evaluated: bool = 
     draw other numbers.
 
     Args:
-        modules: the networks, which are left as they are.
+        modules: the networks, which are left unchanged.
         inputs: a few rows.
         evaluated: whether they are run in eval mode.
     """

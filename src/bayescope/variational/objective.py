@@ -256,7 +256,7 @@ class NegativeBound:
         rows: N.
         kl_weight: w.
         warmup: over this many epochs the weight rises to w, in equal steps.
-        hold: whether what is not random stays as it is: other parameters, entries that a mask leaves out, and the
+        hold: whether what is not random stays unchanged: other parameters, entries that a mask leaves out, and the
             statistics of batch norms. Else it is trained too.
     """
 

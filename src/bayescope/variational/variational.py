@@ -87,13 +87,13 @@ def fit(
 
     Args:
         options: how.
-        model: whose weights are the first means; it is left as it is.
+        model: whose weights are the first means; it is left unchanged.
         data: all rows.
         likelihood: p(y∣f).
         weights: which are random.
         prior_precision: of p(θ), or "evidence".
         sds: of the posterior that it goes on from, shape (P,), in the place of ``options.initial_sd``. What is not
-            random then stays as it is: the rows to come are not all that it was trained on.
+            random then stays unchanged: the rows to come are not all that it was trained on.
     """
     model, weights, layer_scales, precisions = _plain(unwrapped(model), weights)
     with prepared(options.training, model, data, likelihood, weights) as ready:
@@ -278,7 +278,7 @@ def variational(
 
     Args:
         model: any module with outputs f of shape (N, C) or (N, …, C), untrained or trained: its weights are the first
-            means. It is left as it is. A module with variational layers (`bayescope.layers`) is turned into the same
+            means. It is left unchanged. A module with variational layers (`bayescope.layers`) is turned into the same
             network with plain layers, at their means: their weights are what "all" stands for, their sds are where it
             starts, and with ``epochs=0`` it answers as it stands. The prior is that of this call.
         data: as in `fit_map`.
