@@ -285,8 +285,8 @@ def ensemble(
         options: of the training of each member, as `TrainingOptions` describes them: ``epochs``, ``lr``,
             ``optimizer``, ``schedule``, ``batch_size``, ``validation``, ``patience``, ``checkpoint``, ``generator`` and
             ``progress``. The generator draws the members' seeds. Side by side, ``epochs=None`` trains until the mean of
-            the members' losses has converged; 0 takes a list of trained networks unchanged. Members that are trained one
-            after another have a checkpoint each: run.pt stands for run-0.pt, run-1.pt and so on.
+            the members' losses has converged; 0 takes a list of trained networks unchanged. Members that are trained
+            one after another have a checkpoint each: run.pt stands for run-0.pt, run-1.pt and so on.
 
     Returns:
         A posterior whose draws are the members, (1, M, P). Where they are unlike, in their shapes, in buffers such as
