@@ -15,7 +15,8 @@ from bayescope.precision.low_rank import SETTLED as SETTLED
 from bayescope.precision.low_rank import LowRankGoal as LowRankGoal
 from bayescope.precision.low_rank import ProductSum as ProductSum
 from bayescope.precision.low_rank import leading_part as leading_part
-from bayescope.precision.precision import Precision, all_reduce, weight_draws
+from bayescope.precision.precision import Precision, all_reduce
+from bayescope.precision.precision import weight_draws as weight_draws
 from bayescope.precision.product import KroneckerProduct
 from bayescope.precision.structure import Sum as Sum
 from bayescope.precision.structure import TapeSum as TapeSum
@@ -34,5 +35,4 @@ __all__ = [
     "LowRankPrecision",
     "Precision",
     "all_reduce",
-    "weight_draws",
 ]
