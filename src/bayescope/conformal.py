@@ -175,8 +175,8 @@ def conformal(
         generator: for that, a ``torch.Generator`` or an int.
 
     Raises:
-        InputError: if there are fewer than level/(1 − level) rows, of which no finite set holds so much; if outcomes do
-            not fit, or outputs are dense, whose positions are not exchangeable.
+        InputError: if there are fewer than level/(1 − level) rows, too few for a finite set; if outcomes do not
+            fit, or outputs are dense, whose positions are not exchangeable.
         OptionError: for a method that is not one of these.
         UnsupportedError: for randomised scores of another method.
     """

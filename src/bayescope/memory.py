@@ -38,7 +38,7 @@ _limit: ContextVar[int | None] = ContextVar("memory_limit", default=None)
 
 @contextmanager
 def memory_limit(limit: int) -> Iterator[None]:
-    """Inside, `require_memory` refuses what needs more than so many bytes, however much memory is free."""
+    """Inside, `require_memory` refuses what needs more than this many bytes, however much memory is free."""
     token = _limit.set(limit)
     try:
         yield
@@ -103,7 +103,7 @@ def refuse_ran_out(error: BaseException) -> None:
 
 
 def draw_count(n: Any, numbers: int, *, copies: int = DRAW_COPIES) -> int:
-    """How many draws are asked for, if memory holds so many.
+    """How many draws are asked for, if memory holds them.
 
     Args:
         n: what was asked for.

@@ -148,7 +148,7 @@ class Predictive:
 
         Raises:
             UnsupportedError: for approximations whose error is unknown: "mackay" and "laplace_bridge", and ``top=``
-                of so many classes that the others are taken together.
+                of classes so many that the others are taken together.
         """
         if self.top is not None and self.top.covariance is not None:
             raise UnsupportedError(

@@ -23,7 +23,7 @@ _NODES = 16
 _STEPS = 48
 _LEFT, _RIGHT, _REACH = 20.0, 4.0, 5.0
 _MOST = 1.0 - 1e-15
-# The mean of a sum's logarithm is corrected by at most so much, found to _WIDEST / 2^_HALVINGS.
+# The mean of a sum's logarithm is corrected by at most this, found to _WIDEST / 2^_HALVINGS.
 _WIDEST, _HALVINGS = 6.0, 32
 # Classes of this many rows are drawn at once that these are their outputs.
 _NUMBERS = 2**20

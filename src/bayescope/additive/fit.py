@@ -139,7 +139,7 @@ def first_precisions(problem: AdditiveProblem, *, inner: float, other: float) ->
 
 FIRST_DAMPING = 1.0
 LEAST_DAMPING, MOST_DAMPING = 1e-8, 1e10
-# By so much it falls at most, and rises at first; each rise in a row is this many times the last.
+# The factor by which it falls at most, and rises at first; each further rise in a row is larger by the second factor.
 FALL, RISE = 1.0 / 3.0, 2.0
 # The step's residual, in the preconditioner's norm, as a share of the gradient's; and the most iterations for it.
 RESIDUAL, ITERATIONS = 0.1, 40

@@ -17,7 +17,7 @@ from bayescope.additive.families import SLOPES
 from bayescope.errors import InputError
 from bayescope.tape.tape import row_blocks
 
-# The slopes of the hidden units are computed for so much of a batch at a time: what a core's own cache holds.
+# The slopes of the hidden units are computed for a part of a batch at a time: as much as a core's cache holds.
 PIECE_BYTES = 2**19
 
 

@@ -18,7 +18,7 @@ from bayescope.tables.columns import Column, Kind
 from bayescope.tables.dataset import TableDataset
 from bayescope.tables.sources import dataset_of, reading, wild
 
-# A Parquet file of this many bytes and more, or whose columns take so many as numbers, is fitted a block of rows at a
+# A Parquet file of this many bytes and more, or whose columns take this many as numbers, is fitted a block of rows at a
 # time: columns that repeat themselves take next to nothing in the file.
 LARGE_BYTES, LARGE_NUMBERS = 500_000_000, 2_000_000_000
 
@@ -158,7 +158,7 @@ def large(path: Path, least_bytes: int = LARGE_BYTES, least_numbers: int = LARGE
 
 
 def _recut(batches: Iterable[Any], rows: int) -> Iterator[Any]:
-    """The rows of record batches in batches of exactly so many, but for the last one."""
+    """The rows of record batches in batches of exactly this many, but for the last one."""
     arrow = arrow_module()
     left: list[Any] = []
     waiting = 0

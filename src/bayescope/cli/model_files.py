@@ -46,10 +46,10 @@ def load_model(path: Path) -> tuple[Any, FittedTable]:
 
 
 def check_model_file(path: Path) -> None:
-    """Refuses what is no file, with the closest name beside it.
+    """Refuses a path that is not a file, and names the closest file.
 
     Raises:
-        InputError: if it is a folder, or there is none.
+        InputError: if it is a folder, or does not exist.
     """
     if path.is_dir():
         raise InputError(f"{path}: expected the file of a model, got a folder. Name the file inside it.")

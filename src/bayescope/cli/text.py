@@ -145,7 +145,7 @@ class Records:
         return int(getattr(self._stream, "fileobj", self._stream).tell())
 
     def take(self, rows: int) -> TextBlock | None:
-        """The next records, as many as asked for where there are so many; ``None`` at the end."""
+        """The next records, as many as asked for or as are left; ``None`` at the end."""
         first = self._line + 1
         lines, records = self._cut(rows)
         if not records:
@@ -386,7 +386,7 @@ def labels(column: pd.Series) -> np.ndarray:
 
 
 def _records(lines: Iterable[str], separator: str) -> Iterator[tuple[list[str], int, int]]:
-    """Yield the records of lines, each with the numbers of its first and last line, from 1. An empty line is none."""
+    """Yields the records of lines with the numbers of their first and last lines, from 1; empty lines are left out."""
     reader = csv.reader(lines, delimiter=separator, skipinitialspace=True)
     end = 0
     for record in reader:
@@ -404,7 +404,7 @@ def _with_its_cell(line: str) -> str:
 
 
 def _no_number(column: pd.Series) -> np.ndarray:
-    """Whether a cell is there and is no number: truth values are none."""
+    """Whether a cell is there and is not a number; truth values are not numbers."""
     if column.dtype.kind in NUMBERS:
         return np.zeros(len(column), dtype=bool)
     present = column.notna().to_numpy()

@@ -62,7 +62,7 @@ def hessian_product(
 
 
 def check_symmetric(product: Product, dim: int, device: torch.device, dtype: torch.dtype) -> None:
-    """Refuses a product that is none with a symmetric matrix: uᵀ(H v) = vᵀ(H u) at two random vectors.
+    """Refuses a product whose matrix is not symmetric: uᵀ(H v) = vᵀ(H u) at two random vectors.
 
     The two may differ by the root of the dtype's rounding, relative to ‖u‖‖Hv‖: sums of many terms are far within it.
 

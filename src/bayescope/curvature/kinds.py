@@ -16,7 +16,7 @@ from bayescope.tape.tape import row_blocks
 
 # From this many outputs on, where the last layer is linear, the cotangents of the GGN begin below it.
 MANY_OUTPUTS = 64
-# A root of WᵀΛW has as few columns as rows where these are so many times fewer: then that is worth its eigenvectors.
+# A root of WᵀΛW has as few columns as rows where these are fewer by this factor: then that is worth its eigenvectors.
 FEWER = 4
 # Roots of WᵀΛW are found for as many rows at once as these bytes hold.
 BELOW_BYTES = 16 * 2**20

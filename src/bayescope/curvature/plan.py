@@ -50,7 +50,7 @@ CHUNK_BYTES = 8 * 2**20
 DEVICE_CHUNK_BYTES = 512 * 2**20
 # Fewer rows use matrix products badly: the Gram matrices of a ResNet-18 took 1.6 times as long by 2 images as by 16.
 FEW_ROWS = 32
-# Roots of Λ, of which the cotangents are the columns, take at most so much, or are those of one row.
+# Roots of Λ, of which the cotangents are the columns, take at most this many bytes, or are those of one row.
 ROOT_BYTES = 128 * 2**20
 # Up to this many outputs a root is built to see its shape; beyond them it is run through without values.
 FEW_OUTPUTS = 64

@@ -256,7 +256,7 @@ class Stochastic:
                 layers are called: then dropout is put in by `inserted`.
 
         Raises:
-            InputError: if there is neither dropout nor a rate, or the rate is none.
+            InputError: if there is neither dropout nor a rate, or the rate is not one.
             UnsupportedError: if there are both.
         """
         module = module_copy(unwrapped(model))

@@ -281,7 +281,7 @@ BY_SUMS = ("auto", "map", "laplace", "variational", "mean_field")
 
 
 def fit_posterior(name: PosteriorName, task: Task) -> Fitted:
-    """Fits the named posterior; what is no sum over the rows is found by the first process for all."""
+    """Fits the named posterior; what is not a sum over the rows is found by the first process for all."""
     if name in BY_SUMS:
         return CHOICES[name](task)
 

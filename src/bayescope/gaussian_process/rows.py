@@ -19,7 +19,7 @@ from bayescope.storage import stored, unstorable
 from bayescope.tape import block_bytes, row_blocks
 
 FLOAT64 = 8
-# Rows that all others are multiplied with at once are so many blocks, since each costs a pass over the others.
+# Rows that all others are multiplied with at once are this many blocks, since each costs a pass over the others.
 # Rows that take no more than this are held; others are read from the network each time.
 BLOCKS = 8
 

@@ -19,7 +19,7 @@ class Pairwise(nn.Module):
     """The rewards of both items of a pair, by one reward model: what the `BradleyTerry` likelihood asks for.
 
     Items are axis 1 of every input, (N, 2, …): the reward model sees a batch of N · 2 items, and its answers become
-    f of shape (N, 2). Tensors may come as positional or named arguments; what is no tensor is passed on as it is.
+    f of shape (N, 2). Tensors may come as positional or named arguments; anything else is passed on unchanged.
 
     Single items are scored by ``q.model.reward(items)``, for a posterior q of a Pairwise: their rewards at the mode.
     Preferences tell nothing of what all rewards have in common, so that what is uncertain is a difference. With a

@@ -24,7 +24,7 @@ from bayescope.storage import stored
 _LEARNT = "evidence"
 _PARAMETRIZATIONS = ("mean_log_variance", "natural")
 _LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
-# The outcome is handed out as so many Gaussians, at log variances up to this many sds from their mean. In natural
+# The outcome is handed out as this many Gaussians, at log variances up to this many sds from their mean. In natural
 # parameters the mean moves with the log variance, and needs more of them.
 _COMPONENTS, _NATURAL_COMPONENTS = 129, 257
 _REACH = 7.5

@@ -16,7 +16,7 @@ from torch import Tensor
 from bayescope.likelihoods.likelihood import Moments
 from bayescope.quadrature import adaptive_integral
 
-# Beyond this many sds of its mean a Gaussian in a mixture is left out, and with less than so much weight it need not be
+# Beyond this many sds of its mean a Gaussian in a mixture is left out, and with less than this weight it need not be
 # resolved: what it tells is below 1e-9 nats.
 _REACH = 9.0
 _NEGLIGIBLE = 1e-10

@@ -19,7 +19,7 @@ Inputs = Tensor | Sequence[Any] | Mapping[str, Any]
 
 
 def map_tensors(function: Callable[[Tensor], object], inputs: Inputs) -> Any:
-    """Applies a function to every tensor of the inputs; what is no tensor stays unchanged."""
+    """Applies a function to every tensor of the inputs; anything else stays unchanged."""
     if isinstance(inputs, Tensor):
         return function(inputs)
     if isinstance(inputs, Mapping):

@@ -32,7 +32,7 @@ BARS = 25
 # Labels that take more letters than this in a panel are turned.
 LETTERS = 26
 LONGEST_LABEL = 12
-# Beside a panel there is room for so many.
+# As many have room beside a panel.
 LONGEST_UNIT = 24
 # Where effects come from.
 HOW = "Pass [model.effects(name) for name in names]"

@@ -16,7 +16,7 @@ from bayescope.quadrature import normal_nodes
 
 # Up to this many directions of uncertainty have a pair of nodes each; more are covered by as many random signs.
 MOST_DIRECTIONS = 128
-# Nodes of a function that bends: at least so many.
+# At least this many nodes of a function that bends.
 BENT_NODES = 64
 # Numbers in the inputs of all nodes that are predicted at once.
 NODE_NUMBERS = 2**20

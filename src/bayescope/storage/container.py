@@ -233,7 +233,7 @@ def _check_memory(content: bytes) -> None:
     """Refuses, before it is parsed, JSON of little but empty tables, which take 25 bytes of memory for each.
 
     Raises:
-        ValueError: if it has so many, or is too large.
+        ValueError: if it has too many, or is too large.
     """
     taken = TABLE_BYTES * content.count(b"{") + LIST_BYTES * content.count(b"[")
     if len(content) > MOST_HEADER + 8 or taken > FREE_BYTES + BYTES_A_BYTE * len(content):

@@ -343,7 +343,7 @@ def _custom(parts: Any, reader: Reader) -> nn.Module:
 
 
 def check_model(model: object) -> None:
-    """Refuses what is no module in the place of one.
+    """Refuses anything but a module in the place of one.
 
     Raises:
         InputTypeError: if it is something else.

@@ -235,7 +235,7 @@ TRANSFORMERS = (
     )),
 )  # fmt: skip
 _NAMES = frozenset(kind.__name__ for kind in TRANSFORMERS)
-# Of polynomials and splines. A model has a weight for each feature, and none has so many.
+# Of polynomials and splines. A model has a weight for each feature, and no model has this many.
 MOST_DEGREE, MOST_FEATURES = 100, 2**24
 
 

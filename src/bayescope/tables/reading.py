@@ -169,7 +169,7 @@ def _array(table: str, X: object) -> np.ndarray:
 
 
 def _check(table: str, array: np.ndarray) -> None:
-    """Refuses what is no table of numbers or labels, in words that scikit-learn's check_estimator looks for."""
+    """Refuses anything but a table of numbers or labels, in words that scikit-learn's check_estimator looks for."""
     if array.ndim < 2:
         raise InputError(
             f"{table}: Expected 2D array, got {array.ndim}D array instead. Reshape your data either using "

@@ -12,7 +12,7 @@ from bayescope.tables.columns import Column
 
 # A column of text is suspect where so large a share of at least this many different labels are numbers.
 SHARE, LABELS = 0.9, 10
-# Labels that hardly ever recur tell rows apart, and nothing of the target: a share of different ones, among so many.
+# Labels that hardly ever recur tell rows apart, and nothing of the target: the share of different ones, and how many.
 UNIQUE, ENOUGH = 0.5, 30
 # This many labels are shown in a message.
 LISTED = 3

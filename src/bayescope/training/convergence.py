@@ -23,7 +23,7 @@ ENOUGH, EXACT = 1e-2, 1e-6
 MOST_EPOCHS = 500
 # Epochs in a row that gain less than `EXACT` nats: weights at a kink of the loss, or at its rounding.
 STILL = 3
-# The steps of the first cycle, at least; each cycle is twice as long as the one before, and there are so many at most.
+# The steps of the first cycle, at least; each cycle is twice as long as the one before. At most this many cycles.
 FIRST_STEPS, MOST_CYCLES = 100, 7
 # Cycles before an end, so that a plateau at the start is left.
 FEWEST_CYCLES = 5

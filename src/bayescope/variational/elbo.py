@@ -23,7 +23,7 @@ from bayescope.training import Minibatches, random_states
 from bayescope.training.steps import Interrupts, own_source
 
 # This many draws at a time, and no fewer in all, until the standard error, which errs itself, has been this small twice
-# running, or there are so many of them, or this many rows have been read.
+# running, or there are this many of them, or this many rows have been read.
 ROUND, FEWEST_DRAWS, MOST_DRAWS = 16, 128, 1024
 ACCURATE = 0.01
 ROWS_READ = 2**20
@@ -136,7 +136,7 @@ class _Estimate:
         return sum(len(values) for values, _ in self._rounds)
 
     def draw(self, most: int, ask: Callable[[], None]) -> None:
-        """Goes on until the error is small, or there are so many draws; asks before each round whether to."""
+        """Goes on until the error is small, or the limit of draws is reached; asks before each round whether to."""
         accurate = 0
         while True:
             accurate = accurate + 1 if self.error() <= ACCURATE else 0
