@@ -3,13 +3,16 @@
 import pytest
 import torch
 
+import bayescope as bs
 from bayescope.errors import InputError, InputTypeError
 from bayescope.log_density import (
     CallableDensity,
     LogDensity,
+    TransformedDensity,
     curvature_scale,
     finite_difference_hessian,
 )
+from bayescope.transforms import resolve
 from tests.reference import central_gradient
 
 MATRIX = torch.tensor([[2.0, 0.6, 0.1], [0.6, 1.0, -0.3], [0.1, -0.3, 4.0]], dtype=torch.float64)
@@ -103,6 +106,34 @@ class TestRefusals:
 
         with pytest.raises(RuntimeError, match="no such table"):
             CallableDensity(broken, 3).log_prob(points(2))
+
+
+class TestTransformed:
+    transform = resolve(["positive", "ordered", "ordered"], 3)
+
+    @staticmethod
+    def quartic(x):
+        return -0.1 * x.pow(4).sum() + x[0] * x[2] - 0.5 * (x @ MATRIX @ x)
+
+    def test_is_the_pullback_with_its_jacobian(self):
+        """Against autograd of log p(x(u)) + log∣∂x/∂u∣ as one function, for a target that gives only g and H."""
+
+        def pulled_back(u):
+            return self.quartic(self.transform.forward(u)) + self.transform.log_jacobian(u)
+
+        density = TransformedDensity(CallableDensity(self.quartic, 3), self.transform)
+        for u in points(3) - 1.0:
+            value, gradient = density.value_and_gradient(u)
+            torch.testing.assert_close(value, pulled_back(u))
+            torch.testing.assert_close(density.log_prob(u), pulled_back(u))
+            torch.testing.assert_close(gradient, torch.autograd.functional.jacobian(pulled_back, u))
+            torch.testing.assert_close(density.hessian(u), hessian_by_autograd(pulled_back, u))
+
+    def test_inferences_take_the_derivatives_of_a_density_that_autograd_cannot_differentiate(self):
+        density = CallableDensity(lambda x: float(smooth(x)), 3, differences=True)
+        found = bs.density.laplace(density, start=[1.0, 1.0, 1.0], transform="positive")
+        wanted = bs.density.laplace(smooth, start=[1.0, 1.0, 1.0], transform="positive")
+        torch.testing.assert_close(found.covariance, wanted.covariance, rtol=1e-5, atol=1e-8)
 
 
 class TestDifferences:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import InputError, InputTypeError
+from bayescope.transforms import Transform
 
 # Points that are evaluated in one vectorised call: enough to hide Python's overhead, few enough for large data.
 _CHUNK = 256
@@ -121,6 +122,54 @@ class CallableDensity:
         return value
 
 
+@final
+@dataclass(frozen=True)
+class TransformedDensity:
+    """log p̃ in unconstrained coordinates u: log p̃(x(u)) + log∣∂x/∂u∣.
+
+    The gradient and Hessian take those of log p̃ as they are, by the chain rule: with g and H those of log p̃ at x,
+    they are Jᵀg + ∂ log∣J∣ and JᵀHJ + Σ_i g_i ∂²x_i + ∂² log∣J∣.
+
+    Attributes:
+        density: log p̃ in the user's coordinates x.
+        transform: x = forward(u).
+    """
+
+    density: LogDensity
+    transform: Transform
+
+    @property
+    def dim(self) -> int:
+        """P, the number of coordinates."""
+        return self.density.dim
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """log p̃(x(u)) + log∣∂x/∂u∣, shape (...) for u of shape (..., P)."""
+        return self.density.log_prob(self.transform.forward(theta)) + self.transform.log_jacobian(theta)
+
+    def value_and_gradient(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """The value and gradient at u of shape (P,)."""
+        with torch.enable_grad():
+            u = theta.detach().requires_grad_()
+            x = self.transform.forward(u)
+            value, g = self.density.value_and_gradient(x.detach())
+            log_jacobian = self.transform.log_jacobian(u)
+            (gradient,) = torch.autograd.grad((x * g).sum() + log_jacobian, u)
+        return value + log_jacobian.detach(), gradient
+
+    def hessian(self, theta: Tensor) -> Tensor:
+        """The Hessian at u of shape (P,), shape (P, P)."""
+        with torch.enable_grad():
+            u = theta.detach().requires_grad_()
+            x = self.transform.forward(u)
+            _, g = self.density.value_and_gradient(x.detach())
+            jacobian = _jacobian_of(x, u, retain=True)
+            surrogate = (x * g).sum() + self.transform.log_jacobian(u)
+            (gradient,) = torch.autograd.grad(surrogate, u, create_graph=True)
+            curvature = _jacobian_of(gradient, u)
+        return jacobian.mT @ self.density.hessian(x.detach()) @ jacobian + curvature
+
+
 def finite_difference_hessian(log_prob: Callable[[Tensor], Tensor], theta: Tensor, scale: Tensor) -> Tensor:
     """∂² log p̃(θ)/∂θ² from values alone, by central differences with one Richardson step.
 
@@ -206,14 +255,19 @@ def _scalar(value: Any) -> Tensor:
     return value
 
 
-def _jacobian_of(output: Tensor, point: Tensor) -> Tensor:
+def _jacobian_of(output: Tensor, point: Tensor, *, retain: bool = False) -> Tensor:
     """∂output/∂point, shape (K, P) for an output of shape (K,), a block of rows at a time."""
     if not output.requires_grad:  # the output is constant in the point
         return output.new_zeros(output.shape[0], point.shape[0])
     blocks = torch.eye(output.shape[0], dtype=output.dtype).split(_HESSIAN_ROWS)
     rows = [
         torch.autograd.grad(
-            output, point, block, retain_graph=place + 1 < len(blocks), is_grads_batched=True, materialize_grads=True
+            output,
+            point,
+            block,
+            retain_graph=retain or place + 1 < len(blocks),
+            is_grads_batched=True,
+            materialize_grads=True,
         )[0]
         for place, block in enumerate(blocks)
     ]

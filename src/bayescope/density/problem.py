@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError
-from bayescope.log_density import CallableDensity, LogDensity
+from bayescope.log_density import CallableDensity, LogDensity, TransformedDensity
 from bayescope.posterior import GaussianPosterior, MixturePosterior
 from bayescope.transforms import Transform, check_at, resolve, unconstrain
 
@@ -52,18 +52,17 @@ def pose(log_density: LogProb, dim: int, transform: Any = None, *, differences: 
     """
     checks.count("dim", dim)
     coordinates = resolve(transform, dim)
-    target: LogDensity
     if isinstance(log_density, LogDensity):
         if log_density.dim != dim:
             raise InputError(f"log_density: expected {dim} coordinates, got one over {log_density.dim}.")
-        target = log_density
-    elif callable(log_density):
-        target = CallableDensity(log_density, dim, differences)
-    else:
+        pulled_back = log_density if coordinates is None else TransformedDensity(log_density, coordinates)
+        return Problem(log_density, coordinates, pulled_back)
+    if not callable(log_density):
         raise InputTypeError(
             "log_density: expected a function from a float64 tensor (dim,) to a scalar tensor, got "
             f"{type(log_density).__name__}."
         )
+    target = CallableDensity(log_density, dim, differences)
     if coordinates is None:
         return Problem(target, None, target)
 

@@ -53,17 +53,23 @@ def prior_diagonal(prior_precision: object, weights: Weights) -> Tensor:
         counts = torch.tensor(weights.counts)
         values = by_parameter(prior_precision, weights)
         return values.repeat_interleave(counts.to(values.device))
-    diagonal = _positive("prior_precision", prior_precision)
-    if diagonal.ndim and diagonal.shape != (weights.dim,):
-        raise InputError(f"prior_precision: expected a number or shape ({weights.dim},), got {tuple(diagonal.shape)}.")
-    return diagonal
+    return _fitting(_positive("prior_precision", prior_precision), weights)
 
 
 def resolved_prior(prior: PriorPrecision, weights: Weights, device: torch.device) -> Tensor | Prior:
     """The prior's diagonal, one number or (P,), in its graph; or the prior itself where it has none."""
     if not isinstance(prior, Prior):
         return prior_diagonal(prior, weights).to(device)
-    return prior.precision.to(device) if isinstance(prior.precision, Tensor) else prior
+    if not isinstance(prior.precision, Tensor):
+        return prior
+    return _fitting(prior.precision, weights).to(device)
+
+
+def _fitting(diagonal: Tensor, weights: Weights) -> Tensor:
+    """One number, or one for each weight."""
+    if diagonal.ndim and diagonal.shape != (weights.dim,):
+        raise InputError(f"prior_precision: expected a number or shape ({weights.dim},), got {tuple(diagonal.shape)}.")
+    return diagonal
 
 
 def by_parameter(named: Mapping[str, object], weights: Weights) -> Tensor:

@@ -49,7 +49,7 @@ class Precision(ABC):
         Raises:
             UnsupportedError: if the structures or the shapes differ, or the two do not share their basis.
         """
-        _require_alike(self.signature(), other.signature())
+        _require_alike(self.signature(), other.signature() if isinstance(other, Precision) else type(other).__name__)
         return self._plus(cast(Self, other))
 
     @abstractmethod

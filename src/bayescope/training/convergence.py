@@ -75,8 +75,8 @@ class Pace(ABC):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes on from a checkpoint; the optimiser has the step size itself."""
-        for name, value in state.items():
-            setattr(self, name, value)
+        for name in self._kept:
+            setattr(self, name, state[name])
 
 
 @final
