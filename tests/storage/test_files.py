@@ -353,3 +353,17 @@ def test_rows_of_other_shapes_are_traced_anew(tmp_path):
     loaded = bs.load(q.save(tmp_path / "q.bayes"))
     for length in (2, 5, 2, 1):
         np.testing.assert_array_equal(loaded.predict(x[:, :length]).variance, q.predict(x[:, :length]).variance)
+
+
+def test_a_fit_in_two_threads_answers_with_the_same_bits_once_it_is_loaded(tmp_path):
+    """The fit asks for factors inside of its own threads, the loaded estimator in those of the process."""
+    source = np.random.default_rng(0)
+    X = source.normal(size=(400, 30))
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        fitted = bs.BayesianLogisticRegression().fit(X, X[:, 0] + source.normal(size=400) > 0)
+        loaded = bs.load(fitted.save(tmp_path / "model.bayes"))
+        assert np.array_equal(loaded.predict_proba(X), fitted.predict_proba(X))
+    finally:
+        torch.set_num_threads(before)

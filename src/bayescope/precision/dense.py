@@ -12,6 +12,7 @@ from torch import Tensor
 from bayescope.errors import InputError, NotPositiveDefiniteError
 from bayescope.precision.precision import Precision, refuse_not_finite
 from bayescope.precision.structure import COPIES, FLOAT64, Bytes, Structure, StructureReading
+from bayescope.process_state import one_thread
 from bayescope.storage import stored
 from bayescope.tape import Tape
 from bayescope.tape.gram import add_gram, mirrored
@@ -193,9 +194,14 @@ class DensePrecision(Precision):
 
     @cached_property
     def _inverse_root(self) -> Tensor:
-        """L⁻¹, lower triangular: A⁻¹ = L⁻ᵀ L⁻¹."""
+        """L⁻¹, lower triangular: A⁻¹ = L⁻ᵀ L⁻¹.
+
+        In one thread wherever it is asked for: a fit may ask inside of its own threads, a loaded posterior outside of
+        any, and several threads round in another way.
+        """
         identity = torch.eye(self.dim, dtype=torch.float64, device=self._matrix.device)
-        return torch.linalg.solve_triangular(self._cholesky, identity, upper=False)
+        with one_thread():
+            return torch.linalg.solve_triangular(self._cholesky, identity, upper=False)
 
     def _whitened(self, tape: Tape) -> Iterator[Tensor]:
         """J L⁻ᵀ for blocks of rows, shape (n, K, P)."""
