@@ -10,11 +10,26 @@ from torch import Tensor
 
 from bayescope.likelihoods import (
     Bernoulli,
+    Beta,
+    Binomial,
     BradleyTerry,
     Categorical,
+    Exponential,
+    Gamma,
     Gaussian,
     HeteroscedasticGaussian,
+    Joint,
+    LaplaceNoise,
     Likelihood,
+    LogNormal,
+    MultivariateGaussian,
+    NegativeBinomial,
+    Ordinal,
+    Poisson,
+    StudentT,
+    Tweedie,
+    Weibull,
+    ZeroInflatedPoisson,
 )
 from bayescope.linear import LinearDensity
 from bayescope.models import LinearModel
@@ -36,6 +51,10 @@ def _binary(outputs: int) -> Tensor:
     return torch.tensor(list(product((0.0, 1.0), repeat=outputs)), dtype=torch.float64)
 
 
+def _numbers(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)[:, None]
+
+
 LIKELIHOODS = {
     "logit": LikelihoodCase(Bernoulli("logit"), 1, _binary(1)),
     "logit, 3 labels": LikelihoodCase(Bernoulli("logit"), 3, _binary(3)),
@@ -46,6 +65,14 @@ LIKELIHOODS = {
     "gaussian": LikelihoodCase(Gaussian(0.5), 1, torch.tensor([[-1.5], [0.3]], dtype=torch.float64)),
     "gaussian, 2 outputs": LikelihoodCase(
         Gaussian([0.5, 3.0]), 2, torch.tensor([[-1.5, 0.0], [0.3, 2.0], [4.0, -1.0]], dtype=torch.float64)
+    ),
+    "multivariate_gaussian": LikelihoodCase(
+        MultivariateGaussian([[2.0, -0.9], [-0.9, 3.0]]),
+        2,
+        torch.tensor([[-1.5, 0.0], [0.3, 2.0], [4.0, -1.0]], dtype=torch.float64),
+    ),
+    "joint": LikelihoodCase(
+        Joint([Gaussian(0.5), Poisson(), Gamma(2.5)]), 3, torch.tensor([[-1.5, 0.0, 0.2], [0.3, 3.0, 1.7]]).double()
     ),
     "bradley_terry": LikelihoodCase(BradleyTerry(), 2, torch.arange(2)),
     "heteroscedastic": LikelihoodCase(
@@ -63,6 +90,32 @@ LIKELIHOODS = {
         torch.tensor([[-1.5, 0.0], [0.3, 2.0]], dtype=torch.float64),
         expected=True,
     ),
+    "poisson": LikelihoodCase(Poisson(), 1, _numbers(0.0, 1.0, 7.0)),
+    "poisson, 2 outputs": LikelihoodCase(Poisson(), 2, torch.tensor([[0.0, 3.0], [2.0, 1.0]], dtype=torch.float64)),
+    "negative_binomial": LikelihoodCase(NegativeBinomial(0.7), 1, _numbers(0.0, 1.0, 7.0)),
+    "negative_binomial, nearly Poisson": LikelihoodCase(NegativeBinomial(1e-8), 1, _numbers(0.0, 5.0)),
+    "ordinal": LikelihoodCase(Ordinal("logit", [-1.0, 0.3, 2.5]), 1, torch.arange(4)),
+    "ordinal_probit": LikelihoodCase(Ordinal("probit", [-0.7, 0.9]), 1, torch.arange(3)),
+    "binomial": LikelihoodCase(Binomial(5), 1, _numbers(0.0, 2.0, 5.0)),
+    "beta": LikelihoodCase(Beta(80.0), 1, _numbers(0.7, 0.5), expected=True),
+    "zero_inflated_poisson": LikelihoodCase(ZeroInflatedPoisson(0.3), 1, _numbers(0.0, 1.0, 7.0), expected=True),
+    "tweedie": LikelihoodCase(Tweedie(1.4, 0.6), 1, _numbers(0.0, 0.2, 1.7)),
+    "tweedie, 2 outputs": LikelihoodCase(
+        Tweedie([1.4, 1.8], [0.6, 2.0]), 2, torch.tensor([[0.0, 1.0], [1.7, 0.0], [3.0, 2.0]], dtype=torch.float64)
+    ),
+    "student_t": LikelihoodCase(StudentT(0.8, 9.0), 1, _numbers(-1.5, 0.3, 9.0), expected=True),
+    "student_t, 2 outputs": LikelihoodCase(
+        StudentT([0.8, 2.0], [9.0, 30.0]),
+        2,
+        torch.tensor([[-1.5, 0.0], [0.3, 2.0]], dtype=torch.float64),
+        expected=True,
+    ),
+    "laplace_noise": LikelihoodCase(LaplaceNoise(0.7), 1, _numbers(-1.5, 0.3), expected=True),
+    "log_normal": LikelihoodCase(LogNormal(0.5), 1, _numbers(0.2, 1.7)),
+    "weibull": LikelihoodCase(Weibull(1.6), 1, _numbers(0.2, 1.7)),
+    "exponential": LikelihoodCase(Exponential(), 1, _numbers(0.2, 1.7)),
+    "gamma": LikelihoodCase(Gamma(2.5), 1, _numbers(0.2, 1.7)),
+    "gamma, 2 outputs": LikelihoodCase(Gamma([0.7, 3.0]), 2, torch.tensor([[0.2, 1.0], [1.7, 3.0]]).double()),
 }
 
 # --- transforms: of five coordinates ----------------------------------------------------------------------------------
@@ -174,5 +227,7 @@ LINEAR_CASES = {
     "categorical, 4 classes, no intercept": _linear(Categorical(), 4, bias=False, columns=2),
     "gaussian": _linear(Gaussian(0.5)),
     "gaussian, 2 outputs": _linear(Gaussian([0.5, 3.0]), 2),
+    "multivariate_gaussian": _linear(MultivariateGaussian([[2.0, -0.9], [-0.9, 3.0]]), 2),
+    "joint": _linear(Joint([Gaussian(0.5), Poisson()]), 2),
     "fewer rows than weights": _linear(Bernoulli("logit"), rows=4, columns=9),
 }

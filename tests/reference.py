@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bayescope.likelihoods.elementwise import Elementwise
+
 # --- special functions, activations and likelihoods: mpmath with 60 digits, and autograd ----------------------------
 
 
@@ -73,6 +75,8 @@ def dense_derivatives(log_prob: Callable[[Tensor], Tensor], f: Tensor) -> tuple[
 def expected_hessian(likelihood: Any, f: Tensor, values: Tensor) -> Tensor:
     """E[Λ∣f] per row of f (N, C), from the observed Λ: over all labels, or for a Gaussian y by Gauss–Hermite in y.
 
+    Of outcomes that are independent given f it is the variance of the score of each, by sums over its quantiles.
+
     Args:
         likelihood: p(y∣f).
         f: shape (N, C).
@@ -81,6 +85,11 @@ def expected_hessian(likelihood: Any, f: Tensor, values: Tensor) -> Tensor:
     if likelihood.discrete:
         weighted = [likelihood.log_prob(f, y).exp()[:, None, None] * likelihood.hessian(f, y) for y in _each(values, f)]
         return torch.stack(weighted).sum(0)
+    if likelihood.parts:
+        columns = zip(likelihood.parts, f.split(1, -1), values.split(1, -1), strict=True)
+        return torch.diag_embed(torch.cat([expected_hessian(*each)[..., 0] for each in columns], -1))
+    if isinstance(likelihood, Elementwise):
+        return torch.diag_embed(_score_variance(likelihood, f))
     nodes, weights = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(5))
     weights = weights / weights.sum()
     mean, variance = likelihood.conditional(f)
@@ -88,6 +97,38 @@ def expected_hessian(likelihood: Any, f: Tensor, values: Tensor) -> Tensor:
     for place in product(range(5), repeat=mean.shape[-1]):
         y = mean + nodes[list(place)] * variance.sqrt()
         total += weights[list(place)].prod() * likelihood.hessian(f, y)
+    return total
+
+
+def _score_variance(likelihood: Elementwise, f: Tensor) -> Tensor:
+    """Σ or ∫ p(y∣f) slope(f, y)² over y, of each output."""
+    low, high = (likelihood.quantile(f, level) for level in (1e-17, 1.0 - 1e-15))
+    if likelihood.domain.integer:
+        y = torch.arange(float(high.max()) + 50.0, dtype=torch.float64).reshape(-1, *[1] * f.ndim)
+        return (likelihood.log_density(f, y).exp() * likelihood.slope(f, y).square()).sum(0)
+    # By Gauss–Legendre panels on either side of f, in log y, the log odds of y or asinh(y − f)
+    nodes, weights = (
+        torch.from_numpy(part).reshape(-1, *[1] * f.ndim) for part in np.polynomial.legendre.leggauss(200)
+    )
+    total = torch.zeros_like(f)
+    if likelihood.domain.atom:
+        zero = torch.zeros_like(f)
+        total = likelihood.log_density(f, zero).exp() * likelihood.slope(f, zero).square()
+        low = low.clamp_min(1e-50)
+    for end in (low, high):
+        if likelihood.domain.high < math.inf:
+            stop = torch.logit(end) - f
+            t = f + 0.5 * stop * (nodes + 1.0)
+            y, unit = torch.sigmoid(t), torch.sigmoid(t) * torch.sigmoid(-t)
+        elif likelihood.domain.low == 0.0:
+            stop = end.log() - f
+            y = unit = (f + 0.5 * stop * (nodes + 1.0)).exp()
+        else:
+            stop = torch.asinh(end - f)
+            t = 0.5 * stop * (nodes + 1.0)
+            y, unit = f + torch.sinh(t), torch.cosh(t)
+        terms = likelihood.log_density(f, y).exp() * likelihood.slope(f, y).square() * unit
+        total += (terms * weights).sum(0) * 0.5 * stop.abs()
     return total
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from bayescope.errors import UnsupportedError
-from bayescope.latent import DrawsLatent, GaussianLatent, MixtureLatent, mixture_quantile
-from bayescope.likelihoods import Bernoulli, Categorical, Gaussian
+from bayescope.latent import DrawsLatent, GaussianLatent, MixtureLatent
+from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, mixture_quantile
 from bayescope.models import LinearModel
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.precision import DiagonalPrecision
@@ -114,9 +114,10 @@ def test_a_mixture_obeys_the_law_of_total_variance():
     torch.testing.assert_close(moments.aleatoric, torch.full_like(moments.aleatoric, 0.5))
 
 
-def test_mixture_quantile_inverts_the_mixture_s_distribution():
+@pytest.mark.parametrize("apart", [0.0, 1.0, 1e3])
+def test_mixture_quantile_inverts_the_mixture_s_distribution(apart):
     source = torch.Generator().manual_seed(0)
-    means = torch.randn(5, 3, 2, dtype=torch.float64, generator=source)
+    means = apart * torch.randn(5, 3, 2, dtype=torch.float64, generator=source)
     variances = torch.rand(5, 3, 2, dtype=torch.float64, generator=source)
     log_weights = torch.log_softmax(torch.randn(5, dtype=torch.float64, generator=source), 0)
     for level in (0.001, 0.3, 0.975):

@@ -6,7 +6,15 @@ import torch
 
 from bayescope.errors import InputError, OptionError, UnsupportedError
 from bayescope.latent import DrawsLatent, GaussianLatent, MixtureLatent
-from bayescope.likelihoods import Bernoulli, BradleyTerry, Categorical, Gaussian, HeteroscedasticGaussian
+from bayescope.likelihoods import (
+    Bernoulli,
+    BradleyTerry,
+    Categorical,
+    Gaussian,
+    HeteroscedasticGaussian,
+    Likelihood,
+    Poisson,
+)
 from bayescope.predictive import Predictive
 
 MEAN = torch.tensor([[0.5], [-2.0], [30.0]], dtype=torch.float64)
@@ -292,3 +300,25 @@ def test_intervals_of_probabilities_hold_the_share_of_draws_that_they_say(likeli
     error = 6 * (tail * (1 - tail) / 200_000) ** 0.5 + (2e-3 if outputs > 1 else 0.0)
     for share in ((probs < low).double().mean(0), (probs > high).double().mean(0)):
         torch.testing.assert_close(share, torch.full_like(share, tail), rtol=0, atol=error)
+
+
+@pytest.mark.parametrize(
+    "likelihood", [Gaussian(0.5), HeteroscedasticGaussian(), Poisson()], ids=lambda each: each.name
+)
+def test_quantiles_and_the_distribution_function_are_inverse_and_agree_with_samples(likelihood: Likelihood) -> None:
+    outputs = 2 if likelihood.name == "heteroscedastic_gaussian" else 1
+    mean = torch.linspace(0.2, 1.4, 4 * outputs, dtype=torch.float64).reshape(4, outputs)
+    cov = 0.2 * torch.eye(outputs, dtype=torch.float64).expand(4, -1, -1)
+    p = Predictive(GaussianLatent(mean, cov, likelihood.integral(None, outputs)), likelihood)
+    draws = p.sample(20_000, generator=0)
+    for level in (0.1, 0.5, 0.9):
+        q = p.quantile(level)
+        reached = p.cdf(q)
+        if likelihood.name == "poisson":
+            assert (reached >= level).all()
+            assert (p.cdf((q - 1.0).clamp_min(0.0))[q > 0] < level).all()
+        else:
+            torch.testing.assert_close(reached, torch.full_like(reached, level), rtol=1e-6, atol=0)
+        torch.testing.assert_close((draws <= q).double().mean(0), reached, rtol=0, atol=0.02)
+    torch.testing.assert_close(p.interval(0.8)[0], p.quantile(0.1))
+    torch.testing.assert_close(p.sd.square(), p.variance)

@@ -67,6 +67,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = np.random.default_rng(0)
     X = pd.DataFrame(source.normal(size=(60, 2)).round(3), columns=["age", "dose"])
     X.assign(y=(X["age"] + source.normal(size=60) > 0).astype(int)).to_csv(tmp_path / "table.csv", index=False)
+    X.assign(visits=source.poisson(np.exp(X["age"]))).to_csv(tmp_path / "visits.csv", index=False)
     X.to_csv(tmp_path / "new.csv", index=False)
     monkeypatch.chdir(tmp_path)
 

@@ -16,6 +16,7 @@ from bayescope.curvature import Curvature, CurvatureOptions, Plan, fit_curvature
 from bayescope.dropout.mc_dropout import mc_dropout
 from bayescope.ensembles.ensemble import ensemble
 from bayescope.estimators import (
+    BayesianGeneralizedLinearModel,
     BayesianLinearRegression,
     BayesianLogisticRegression,
     BayesianMLPClassifier,
@@ -28,7 +29,31 @@ from bayescope.laplace.laplace import laplace
 from bayescope.laplace.online import fit_evidence
 from bayescope.laplace.selection import Selection, select
 from bayescope.laplace.tuning import tune_prior
-from bayescope.likelihoods import Bernoulli, BradleyTerry, Categorical, Gaussian, HeteroscedasticGaussian
+from bayescope.likelihoods import (
+    Bernoulli,
+    Beta,
+    Binomial,
+    BradleyTerry,
+    Categorical,
+    Censored,
+    Exponential,
+    Gamma,
+    Gaussian,
+    HeteroscedasticGaussian,
+    Joint,
+    LaplaceNoise,
+    LogNormal,
+    MultivariateGaussian,
+    NegativeBinomial,
+    Ordinal,
+    Poisson,
+    StudentT,
+    Tweedie,
+    Weibull,
+    WithOffset,
+    ZeroInflatedPoisson,
+)
+from bayescope.likelihoods.own import likelihood
 from bayescope.network.weights import largest_magnitude, largest_variance
 from bayescope.posterior import (
     DrawsPosterior,
@@ -44,6 +69,7 @@ from bayescope.report import report
 from bayescope.sampling.nuts import nuts
 from bayescope.sampling.sgmcmc import sgmcmc
 from bayescope.sampling.swag import swag
+from bayescope.sparse_priors import Horseshoe, LaplacePrior
 from bayescope.storage import load
 from bayescope.tables.dataset import TableDataset, open_table
 from bayescope.training.fit_map import fit_map
@@ -53,33 +79,53 @@ from bayescope.variational.variational import variational
 __version__ = version("bayescope")
 
 __all__ = [
+    "BayesianGeneralizedLinearModel",
     "BayesianLinearRegression",
     "BayesianLogisticRegression",
     "BayesianMLPClassifier",
     "BayesianMLPRegressor",
     "Bernoulli",
+    "Beta",
+    "Binomial",
     "BradleyTerry",
     "Categorical",
+    "Censored",
     "Comparison",
     "Conformal",
     "Curvature",
     "CurvatureOptions",
     "DrawsPosterior",
+    "Exponential",
+    "Gamma",
     "Gaussian",
     "GaussianPosterior",
     "HeteroscedasticGaussian",
+    "Horseshoe",
     "ImplicitPosterior",
+    "Joint",
+    "LaplaceNoise",
+    "LaplacePrior",
+    "LogNormal",
     "MixturePosterior",
+    "MultivariateGaussian",
+    "NegativeBinomial",
     "NeuralAdditiveClassifier",
     "NeuralAdditiveRegressor",
+    "Ordinal",
     "Plan",
     "PointPosterior",
+    "Poisson",
     "Posterior",
     "Predictive",
     "Prior",
     "Selection",
+    "StudentT",
     "TableDataset",
     "TrainingOptions",
+    "Tweedie",
+    "Weibull",
+    "WithOffset",
+    "ZeroInflatedPoisson",
     "compare",
     "conformal",
     "density",
@@ -94,6 +140,7 @@ __all__ = [
     "largest_magnitude",
     "largest_variance",
     "layers",
+    "likelihood",
     "load",
     "mc_dropout",
     "metrics",

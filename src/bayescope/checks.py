@@ -21,6 +21,8 @@ S = TypeVar("S", bound=str)
 
 # The square of this, over many rows, still has a sum.
 FARTHEST = 1e150
+# How far the two halves of a symmetric matrix may differ, in units of its rows' and columns' scales.
+SYMMETRIC = 1e-8
 
 
 def float64(name: str, value: Any) -> Tensor:
@@ -66,6 +68,33 @@ def positive(name: str, value: Any) -> Tensor:
     if tensor.numel() == 0 or (tensor <= 0).any():
         raise InputError(f"{name}: expected positive numbers, got {value!r}.")
     return tensor
+
+
+def covariance(name: str, value: Any) -> Tensor:
+    """Turns a symmetric positive definite matrix into a float64 tensor.
+
+    Raises:
+        InputTypeError: if the value does not hold real numbers.
+        InputError: if it has another shape, is not symmetric to 1e-8, or is not positive definite.
+    """
+    matrix = float64(name, value)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not len(matrix):
+        raise InputError(f"{name}: expected a square matrix of shape (D, D), got {tuple(matrix.shape)}.")
+    size = matrix.diagonal().abs().sqrt()
+    apart = (matrix - matrix.mT).abs() > SYMMETRIC * size * size[:, None]
+    if apart.any():
+        row, column = torch.nonzero(apart)[0].tolist()
+        raise InputError(
+            f"{name}: expected a symmetric matrix, got {matrix[row, column].item():g} in row {row}, column {column} "
+            f"and {matrix[column, row].item():g} across. Give (S + S.T) / 2."
+        )
+    if torch.linalg.cholesky_ex(matrix).info:
+        least = float(torch.linalg.eigvalsh(matrix)[0])
+        raise InputError(
+            f"{name}: expected a positive definite matrix, got the smallest eigenvalue {least:.3g}. One of these "
+            "variables follows from the others: leave it out."
+        )
+    return matrix
 
 
 def positive_number(name: str, value: Any) -> float:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import InputError, UnsupportedError
-from bayescope.latent import mixture_interval
+from bayescope.likelihoods import mixture_interval
 from bayescope.predictive import Array, Predictive, label_probabilities, refuse_dense
 from bayescope.special import log_ndtr
 from bayescope.storage import stored

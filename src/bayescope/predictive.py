@@ -15,8 +15,8 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import InputError, UnsupportedError
-from bayescope.latent import Latent, mixture_quantile
-from bayescope.likelihoods import Likelihood, Moments, entropy, entropy_of_mixture
+from bayescope.latent import Latent
+from bayescope.likelihoods import Likelihood, Moments, entropy
 from bayescope.memory import draw_count
 from bayescope.models import among, among_pairs
 from bayescope.top_classes import TopClasses, refuse_all_classes
@@ -90,6 +90,11 @@ class Predictive:
         return self._give(self._moments.aleatoric + self._moments.epistemic)
 
     @property
+    def sd(self) -> Array:
+        """The root of `variance`, shape (N, K)."""
+        return self._give((self._moments.aleatoric + self._moments.epistemic).sqrt())
+
+    @property
     def epistemic(self) -> Array:
         """Var_q[E(y∣f)], shape (N, K): what more data would remove."""
         return self._give(self._moments.epistemic)
@@ -111,7 +116,7 @@ class Predictive:
             return self._give(entropy(torch.cat([self._moments.mean, _rest(self._moments.mean)], -1)))
         if self.likelihood.discrete:
             return self._give(entropy(label_probabilities(self)).sum(-1))
-        return self._give(entropy_of_mixture(*self.latent.components(self.likelihood)))
+        return self._give(self.latent.entropy(self.likelihood))
 
     @property
     def mutual_information(self) -> Array:
@@ -176,14 +181,46 @@ class Predictive:
             UnsupportedError: for the outcome of a classifier, which has no interval.
         """
         tail = 0.5 * (1.0 - checks.fraction("level", level))
+        kind = self._kind(of)
+        low, high = (self._quantile(at, kind) for at in (tail, 1.0 - tail))
+        return self._give(low), self._give(high)
+
+    def quantile(self, q: float, *, of: Literal["outcome", "mean", "latent"] | None = None) -> Array:
+        """The number that the outcome is at most with probability q, shape (N, K).
+
+        Args:
+            q: in (0, 1); 0.5 for the median.
+            of: as for `interval`.
+
+        Raises:
+            InputError: if q is outside (0, 1).
+            OptionError: for another name.
+            UnsupportedError: for the outcome of a classifier.
+        """
+        return self._give(self._quantile(checks.fraction("q", q), self._kind(of)))
+
+    def cdf(self, y: ArrayLike) -> Array:
+        """P(outcome ≤ y) of each number by itself, shape (N, K): uniform over rows where predictions are calibrated.
+
+        Raises:
+            InputError: if y has another shape, or a number outside the domain.
+            UnsupportedError: for classes.
+        """
+        if self.likelihood.discrete:
+            raise UnsupportedError(
+                f"cdf: expected an outcome of numbers, got that of a {self.likelihood.name} likelihood. Ask for probs."
+            )
+        return self._give(self.latent.outcome_cdf(self.likelihood, self._targets(y)))
+
+    def _kind(self, of: str | None) -> str:
+        """What an interval is of."""
         usual = "mean" if self.likelihood.discrete else "outcome"
         kind = checks.choice("of", usual if of is None else of, ("outcome", "mean", "latent"))
         if kind == "outcome" and self.likelihood.discrete:
             raise UnsupportedError(
                 "interval: a class label has no interval. Ask for of='mean' (the class probability) or of='latent'."
             )
-        low, high = (self._quantile(at, kind) for at in (tail, 1.0 - tail))
-        return self._give(low), self._give(high)
+        return kind
 
     def abstains(self, *, probability: float | None = None, epistemic: float | None = None) -> Array:
         """The rows that are better left undecided, a mask of shape (N,): those that fail either threshold.
@@ -225,10 +262,38 @@ class Predictive:
         """
         if self.top is not None:
             refuse_all_classes("log_prob")
-        targets = self.likelihood.targets(self._flat(y), self.latent.mean.shape[-1]).to(self.latent.mean.device)
-        if targets.shape[0] != self.latent.mean.shape[0]:
-            raise InputError(f"y: expected {self.latent.mean.shape[0]} rows, got {targets.shape[0]}.")
-        return self._give(self.latent.log_prob(self.likelihood, targets))
+        return self._give(self.latent.log_prob(self.likelihood, self._targets(y)))
+
+    def crps(self, y: ArrayLike) -> Array:
+        """The continuous ranked probability score ∫ (F(x) − 1{x ≥ y})² dx per row, shape (N,), in the unit of y.
+
+        F is the distribution function of the outcome. The score is proper, the smaller the better, and ∣prediction − y∣
+        for a prediction that is certain (Gneiting & Raftery 2007, section 4.2). For several outputs it is their mean.
+
+        It is right to 1e-9 standard deviations for an outcome that is Gaussian given f, to 1e-6 for rows of counts
+        below 256, to about 2e-3 for larger counts, and to about 1e-4 for others. Of ordered classes, 1 apart, it is the
+        ranked probability score Σ_k (P(y' ≤ k) − 1{y ≤ k})².
+
+        Raises:
+            InputError: if an outcome is outside the likelihood's domain or the number of rows differs.
+            UnsupportedError: for classes without an order; `bs.metrics.brier` is the score that corresponds to it.
+        """
+        if self.likelihood.domain.kind == "ordered":
+            below = self._moments.mean.cumsum(-1)[:, :-1]
+            reached = self._targets(y)[:, None] <= torch.arange(below.shape[1], device=below.device)
+            return self._give((below - reached.to(below)).square().sum(-1))
+        if self.likelihood.discrete:
+            raise UnsupportedError(
+                f"crps: expected an outcome of numbers, got that of a {self.likelihood.name} likelihood, whose labels "
+                "have no distances. Ask for metrics.brier."
+            )
+        targets = self._targets(y)
+        if self.likelihood.domain.joined and targets.shape[-1] > self.latent.mean.shape[-1]:
+            raise UnsupportedError(
+                "crps: expected exact numbers, got intervals or trials. Score the rows whose events were seen, or ask "
+                "for log_prob."
+            )
+        return self._give(self.latent.crps(self.likelihood, targets).mean(-1))
 
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Array:
         """n outcomes a row: f from its marginal, then y ~ p(y∣f), shape (n, N, ...); not by ``top=``."""
@@ -294,6 +359,13 @@ class Predictive:
     def _shape(self) -> tuple[int, ...]:
         return tuple(self.latent.mean.shape[:1]) if self.shape is None else self.shape
 
+    def _targets(self, y: ArrayLike) -> Tensor:
+        """Outcomes as the likelihood takes them, one for each row."""
+        targets = self.likelihood.targets(self._flat(y), self.latent.mean.shape[-1]).to(self.latent.mean.device)
+        if targets.shape[0] != self.latent.mean.shape[0]:
+            raise InputError(f"y: expected {self.latent.mean.shape[0]} rows, got {targets.shape[0]}.")
+        return targets
+
     def _flat(self, y: ArrayLike) -> ArrayLike:
         """Outcomes with each position as a row of its own."""
         if len(self._shape) == 1:
@@ -317,7 +389,7 @@ class Predictive:
             return self._of_top(self.latent.quantile(level))
         if of == "mean":
             return self._of_top(self.latent.expected_quantile(self.likelihood, level))
-        return mixture_quantile(*self.latent.components(self.likelihood), level)
+        return self.latent.outcome_quantile(self.likelihood, level)
 
     def _need_classes(self, name: str) -> None:
         if not self.likelihood.discrete:

@@ -67,10 +67,11 @@ class Prior:
             return DiagonalPrecision(each, name=name)
         return DiagonalPrecision(torch.cat([each, each.new_zeros(self.flat)]), name=name, semidefinite=True)
 
-    def with_precision(self, some: Tensor, precision: float) -> Prior:
-        """The same prior with another precision of some weights, by a mask of shape (P,) without flat intercepts."""
+    def with_precision(self, some: Tensor, precision: float | Tensor) -> Prior:
+        """The same prior with other precisions of some weights, by a mask of shape (P,) without flat intercepts."""
         rest = some.shape[0] - self.flat
-        each = torch.where(some[:rest], precision, self.diagonal(some.shape[0])[:rest])
+        each = self.diagonal(some.shape[0])[:rest].clone()
+        each[some[:rest]] = precision
         return Prior(each, self.mean, self.flat)
 
     def centre(self, dim: int) -> Tensor:

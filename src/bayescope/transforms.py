@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, final, runtime_checkable
@@ -44,7 +45,8 @@ class NamedTransforms:
     """Named transforms of consecutive coordinates: x = K h(u), with h a function of one coordinate each.
 
     A name transforms as follows: None is x = u; "positive" is x = exp(u); "unit_interval" is x = 1/(1 + exp(−u));
-    "ordered" is x_1 = u_1, x_k = x_{k−1} + exp(u_k), for each run of consecutive such coordinates.
+    "ordered" is x_1 = u_1, x_k = x_{k−1} + exp(u_k), for each run of consecutive such coordinates; "between_1_and_2" is
+    x = 1.01 + .98/(1 + exp(−u)), which is for likelihoods alone and has no moments.
 
     Attributes:
         names: one a coordinate.
@@ -95,6 +97,31 @@ class NamedTransforms:
         return [(name, part) for (name, _), part in zip(sizes, parts, strict=True)]
 
 
+def coordinates_of(kind: str, value: Tensor) -> Tensor:
+    """The unconstrained coordinates of a parameter of any shape, shape (H,).
+
+    Those of a "covariance" L Lᵀ, L lower triangular, are log L_ii, and L_ij/L_ii below the diagonal, which have no
+    unit; of other kinds one for each number, by `NamedTransforms`.
+    """
+    if kind != "covariance":
+        return NamedTransforms((kind,) * value.numel()).inverse(value.reshape(-1))
+    factor = torch.linalg.cholesky(value)
+    scales = factor.diagonal()
+    row, column = torch.tril_indices(len(factor), len(factor), -1)
+    return torch.cat([scales.log(), (factor / scales[:, None])[row, column]])
+
+
+def parameter_at(kind: str, coordinates: Tensor, shape: torch.Size) -> Tensor:
+    """The parameter with these coordinates, the inverse of `coordinates_of`."""
+    if kind != "covariance":
+        return NamedTransforms((kind,) * shape.numel()).forward(coordinates).reshape(shape)
+    size = shape[0]
+    scales, ratios = coordinates[:size].exp(), coordinates[size:]
+    row, column = torch.tril_indices(size, size, -1)
+    factor = scales[:, None] * torch.eye(size).to(ratios).index_put((row, column), ratios)
+    return factor @ factor.mT
+
+
 class _Map(NamedTuple):
     """What a name means for a run of coordinates (..., n), and which function of one coordinate h is in it."""
 
@@ -122,6 +149,20 @@ _MAPS: dict[str | None, _Map] = {
         lambda u: (logsigmoid(u) + logsigmoid(-u)).sum(-1),
         "logistic",
         "logistic",
+    ),
+    "between_1_and_2": _Map(
+        lambda u: 1.01 + 0.98 * u.sigmoid(),
+        lambda x: ((x - 1.01) / 0.98).logit(),
+        lambda u: (math.log(0.98) + logsigmoid(u) + logsigmoid(-u)).sum(-1),
+        "none",
+        "none",
+    ),
+    "up_to_a_million": _Map(
+        lambda u: 1e6 * (u - math.log(1e6)).sigmoid(),
+        lambda x: x.log() - torch.log1p(-1e-6 * x),
+        lambda u: (math.log(1e6) + logsigmoid(u - math.log(1e6)) + logsigmoid(math.log(1e6) - u)).sum(-1),
+        "none",
+        "none",
     ),
     "ordered": _Map(_ordered_forward, _ordered_inverse, lambda u: u[..., 1:].sum(-1), "identity", "exp"),
 }

@@ -80,6 +80,16 @@ ModelName = Annotated[
     ),
 ]
 Task = Annotated[str, typer.Option(help="auto, classification or regression.")]
+LikelihoodName = Annotated[
+    str | None,
+    typer.Option(
+        help="What the target holds. Counts: poisson, negative_binomial, zero_inflated_poisson; classes numbered in "
+        "their order, such as ratings: ordinal, ordinal_probit (linear models and MLPs); "
+        "amounts above 0: gamma, log_normal; amounts that may be 0: tweedie; lifetimes: weibull, exponential; shares "
+        "between 0 and 1: beta; outliers: student_t, laplace_noise; others: gaussian, heteroscedastic_gaussian "
+        "(additive models). Default: gaussian."
+    ),
+]
 Posterior = Annotated[str | None, typer.Option(help="The approximation, by its name in Python. Default: the model's.")]
 PriorPrecision = Annotated[
     str | None, typer.Option(help='A number, or "evidence": learn it from the rows, the default.')
@@ -88,6 +98,13 @@ Interactions = Annotated[
     str | None, typer.Option(help="Additive models: how many pairs of features have a term, or auto. Default: none.")
 ]
 Weight = Annotated[str | None, typer.Option(help="The column that says how often each row counts.")]
+Offset = Annotated[
+    str | None, typer.Option(help="The column that is added to f: to log E[y] for counts, amounts and lifetimes.")
+]
+Exposure = Annotated[
+    str | None,
+    typer.Option(help="The column that says how long, or how much, each row was watched: E[y] is proportional to it."),
+]
 Given = Annotated[
     list[str] | None,
     typer.Option(
@@ -142,19 +159,32 @@ ChunkRows = Annotated[
 ComparisonFolder = Annotated[
     Path | None, typer.Option(help="Folder for the table (csv, markdown), the pictures (png) and report.html.")
 ]
+ComparedModel = Annotated[
+    str,
+    typer.Option(help="linear, additive or mlp, as for fit. Of a linear model of classes NUTS is the reference."),
+]
 Posteriors = Annotated[
     str | None,
     typer.Option(
-        help="Comma-separated: map, map_temperature, laplace, mean_field, variational, ep, nuts, metropolis. NUTS, the "
-        "reference, is always fitted. Default: all but metropolis, and ep for two classes only."
+        help="Comma-separated names of the model's posteriors, such as laplace,ep, and of the baselines constant, "
+        "logistic, map_temperature (classes), ridge (numbers) and poisson (counts). The reference is always fitted. "
+        "Default: all that take seconds; an unknown name lists all."
     ),
 ]
 TestSize = Annotated[float, typer.Option(help="Share of the rows to test on.")]
-Link = Annotated[str, typer.Option(help="logit, or probit (two classes).")]
-OnePrior = Annotated[
-    str, typer.Option(help='A number, for standardised features, or "evidence": learn it from the training rows.')
+Link = Annotated[
+    str | None, typer.Option(help="Linear models of classes: logit, the default, or probit (two classes).")
 ]
-Features = Annotated[str | None, typer.Option(help="Basis functions of the columns: rbf or polynomial. Default: none.")]
+OnePrior = Annotated[
+    str | None,
+    typer.Option(
+        help='A number, for standardised features, or "evidence": learn it from the training rows, the default.'
+    ),
+]
+Features = Annotated[
+    str | None,
+    typer.Option(help="Linear models: basis functions of the columns, rbf or polynomial. Default: none."),
+]
 
 # --- report, effects, gallery -----------------------------------------------------------------------------------------
 
@@ -250,12 +280,15 @@ class FitOptions:
     out: ModelFile
     model: ModelName = "additive"
     task: Task = "auto"
+    likelihood: LikelihoodName = None
     posterior: Posterior = None
     prior_precision: PriorPrecision = None
     interactions: Interactions = None
     categorical: Categorical = None
     drop: Drop = None
     weight: Weight = None
+    offset: Offset = None
+    exposure: Exposure = None
     missing: Missing = None
     given: Given = None
     seed: Seed = 0
@@ -291,21 +324,26 @@ class PredictOptions:
 @final
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions:
-    """Fit every posterior of a Bayesian classifier to TABLE and judge each one against NUTS.
+    """Fit every posterior of a model to TABLE and judge each one against NUTS, where it takes seconds.
 
-    Prints one table: test scores (NLL, Brier, ECE, AUROC), the distance to NUTS in predictions and in marginal standard
-    deviations, log evidence, PSIS-LOO and seconds. Columns are standardised on the training rows.
+    Prints one table: test scores (of classes NLL, Brier, ECE, AUROC; of numbers NLL, CRPS, RMSE, coverage), the
+    distance to NUTS or what stands in for it, log evidence, PSIS-LOO and seconds, with plain baselines beside. Columns
+    are standardised on the training rows.
     """
 
     table: Table
     target: Target
     out: ComparisonFolder = None
+    model: ComparedModel = "linear"
+    task: Task = "auto"
+    likelihood: LikelihoodName = None
     posteriors: Posteriors = None
     test_size: TestSize = 0.25
     seed: Seed = 0
-    link: Link = "logit"
-    prior_precision: OnePrior = "1.0"
+    link: Link = None
+    prior_precision: OnePrior = None
     features: Features = None
+    given: Given = None
     categorical: Categorical = None
     drop: Drop = None
     missing: Missing = None

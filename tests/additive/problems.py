@@ -17,6 +17,7 @@ from bayescope.additive import (
     FeatureInput,
     HiddenNets,
     LevelEffects,
+    MonotoneSteps,
     Term,
     TermFamily,
     first_precisions,
@@ -66,6 +67,13 @@ def valued(outputs: int = 1, *, hidden: int = 3) -> HiddenNets:
 
 def without_values(family: HiddenNets) -> HiddenNets:
     return replace(family, seen=None)
+
+
+def steps(outputs: int = 1, *, hidden: int = 6) -> MonotoneSteps:
+    """Both columns of numbers, the first rising and the second falling, placed by their values in some rows."""
+    bare, rows = nets(FIRST, SECOND), table(25, seed=8)
+    design = Design.of(bare, rows, torch.ones(len(rows), dtype=torch.float64))
+    return MonotoneSteps.of([FIRST, SECOND], [1, -1], outputs, hidden, design.points, design.mass)
 
 
 def labels(outputs: int = 1) -> LevelEffects:
@@ -168,6 +176,14 @@ def plain_effect(family: TermFamily, term: Term, theta: Tensor, rows: EncodedRow
     if isinstance(family, LevelEffects):
         effects = theta.reshape(family.levels, family.outputs)
         return torch.stack([effects[int(level)] for level in rows.levels[:, term.features[0]]])
+    if isinstance(family, MonotoneSteps):
+        place, count = family.terms.index(term), family.centres.shape[1]
+        inputs, absent = plain_inputs(term, rows)
+        heights = torch.tensor([1.0] * (count - 1) + [4.0 * (count - 1) ** 0.5], dtype=torch.float64)
+        rising = heights * torch.tanh(family.slopes[place] * (inputs - family.centres[place]))
+        values = family.signs[place] * rising @ theta[: -family.outputs].reshape(family.outputs, count).T
+        missing = math.sqrt(count / 2) * theta[-family.outputs :]
+        return torch.stack([missing if gone else value for gone, value in zip(absent, values, strict=True)])
     assert isinstance(family, HiddenNets)
     if family.seen is not None:
         net = without_values(family)

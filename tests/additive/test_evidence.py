@@ -34,6 +34,8 @@ from tests.additive.problems import (
     table,
 )
 
+NOISE = ("noise_variance",)
+
 
 @pytest.fixture(params=CASES, ids=lambda case: case.name)
 def case(request: pytest.FixtureRequest) -> Case:
@@ -106,7 +108,7 @@ def rested(case: Case, state: torch.Tensor, groups: str, *, fixed: bool = False)
     linear = case.problem.linearized(state, at.likelihood)
     for _ in range(300):
         evidence = BlockEvidence.of(case.problem, state, at, linear.under(at.likelihood))
-        at = evidence.raised(case.problem, at, groups, learn=True, fixed=fixed)
+        at = evidence.raised(case.problem, at, groups, learn=True, learns=() if fixed else NOISE)
     return at
 
 
@@ -163,10 +165,10 @@ def test_what_is_not_learnt_stays() -> None:
     case, state = CASES[0], state_of(CASES[0].problem, 1)
     at = hyperparameters(case.problem, case.likelihood)
     evidence = evidence_of(case.problem, state, at)
-    noise = evidence.raised(case.problem, at, "layer", learn=False, fixed=False)
+    noise = evidence.raised(case.problem, at, "layer", learn=False, learns=NOISE)
     assert torch.equal(noise.precisions[0], at.precisions[0])
     assert float(noise.likelihood.noise_variance) != 0.3
-    precisions = evidence.raised(case.problem, at, "layer", learn=True, fixed=True)
+    precisions = evidence.raised(case.problem, at, "layer", learn=True, learns=())
     assert float(precisions.likelihood.noise_variance) == 0.3
     assert not torch.equal(precisions.precisions[0], at.precisions[0])
     assert precisions.intercept_precision == at.intercept_precision
@@ -175,7 +177,7 @@ def test_what_is_not_learnt_stays() -> None:
 def test_an_update_goes_only_so_far() -> None:
     case, state = CASES[0], state_of(CASES[0].problem, 1)
     at = replace(hyperparameters(case.problem, Gaussian(1e-6)), precisions=(torch.full((2, 2), 1e-5).double(),))
-    moved = evidence_of(case.problem, state, at).raised(case.problem, at, "layer", learn=True, fixed=False)
+    moved = evidence_of(case.problem, state, at).raised(case.problem, at, "layer", learn=True, learns=NOISE)
     factors = moved.precisions[0] / at.precisions[0]
     assert float(factors.max()) <= 5.0 * (1 + 1e-12)
     assert float(factors.max()) == pytest.approx(5.0)
@@ -194,7 +196,7 @@ def test_a_net_that_does_nothing_is_switched_off() -> None:
 def test_weights_at_the_priors_mean_tell_nothing_of_its_width() -> None:
     case = CASES[0]
     at, state = hyperparameters(case.problem, case.likelihood), case.problem.centre
-    moved = evidence_of(case.problem, state, at).raised(case.problem, at, "layer", learn=True, fixed=True)
+    moved = evidence_of(case.problem, state, at).raised(case.problem, at, "layer", learn=True, learns=())
     assert torch.equal(moved.precisions[0], at.precisions[0])
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from bayescope.additive import LevelEffects, Points, TermFamily
+from bayescope.additive import HiddenNets, Points, TermFamily
 from tests.additive.problems import (
     FIRST,
     MIXED,
@@ -18,6 +18,7 @@ from tests.additive.problems import (
     normal,
     plain_effect,
     seeded,
+    steps,
     table,
     valued,
 )
@@ -29,6 +30,8 @@ FAMILIES = {
     "widths that differ": nets(FIRST, MIXED, PAIR),
     "values": valued(),
     "values, two outputs": valued(2),
+    "steps": steps(),
+    "steps, two outputs": steps(2, hidden=9),
     "labels": labels(),
     "labels, three outputs": labels(3),
 }
@@ -128,7 +131,7 @@ def test_the_first_weights_are_the_seeds(family: TermFamily) -> None:
     first, again, other = (family.start(points, mass, seeded(seed)) for seed in (0, 0, 1))
     assert first.shape == (len(family.terms), family.weights)
     assert torch.equal(first, again)
-    assert torch.equal(first, other) == isinstance(family, LevelEffects)
+    assert torch.equal(first, other) != isinstance(family, HiddenNets)
     assert not family.values(first, points).any()  # the model begins at its intercept
 
 

@@ -48,11 +48,11 @@ def wave(n: int = 80, seed: int = 0) -> tuple[EncodedRows, torch.Tensor]:
 
 def fitted(
     rows: EncodedRows, y: torch.Tensor, families: list[TermFamily], options: AdditiveOptions = SHORT,
-    weights: torch.Tensor | None = None, learn_noise: bool = True,
+    weights: torch.Tensor | None = None, learns: tuple[str, ...] = ("noise_variance",),
 ) -> AdditiveFit:  # fmt: skip
     problem = problem_of(families, rows, y, weights)
     at = AdditiveHyperparameters(first_precisions(problem, inner=0.3, other=1.0), 1e-4, Gaussian(0.5))
-    return climb(problem, problem.centre, at, options, learn_noise=learn_noise)
+    return climb(problem, problem.centre, at, options, learns=learns)
 
 
 def everything() -> list[TermFamily]:
@@ -153,7 +153,7 @@ def test_an_offset_is_added_and_not_learnt() -> None:
 
 def test_what_is_not_learnt_stays() -> None:
     rows, y = wave(40)
-    still = fitted(rows, y, everything(), replace(SHORT, prior_precision=1.0), learn_noise=False)
+    still = fitted(rows, y, everything(), replace(SHORT, prior_precision=1.0), learns=())
     assert all(set(part.flatten().tolist()) <= {0.3, 1.0} for part in still.at.precisions)
     assert float(still.at.likelihood.noise_variance) == 0.5
     noise = fitted(rows, y, everything(), replace(SHORT, prior_precision=1.0))

@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from bayescope.additive import Jacobian, TermFamily
-from tests.additive.problems import FIRST, MIXED, PAIR, SECOND, labels, nets, normal, table, valued
+from tests.additive.problems import FIRST, MIXED, PAIR, SECOND, labels, nets, normal, steps, table, valued
 
 FAMILIES = {
     "nets": lambda outputs: nets(FIRST, SECOND, outputs=outputs),
     "pairs": lambda outputs: nets(PAIR, MIXED, hidden=4, outputs=outputs),
     "values": valued,
+    "steps": steps,
     "labels": labels,
 }
 

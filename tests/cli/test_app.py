@@ -29,7 +29,7 @@ def table(tmp_path, classes=2, rows=60, **columns):
     source = np.random.default_rng(0)
     y = np.arange(rows) % classes
     frame = pd.DataFrame(
-        {"width": y + source.normal(size=rows), "height": source.normal(size=rows), **columns, "kind": y}
+        {"width": y + source.normal(size=rows), "height": source.normal(size=rows), "kind": y, **columns}
     )
     path = tmp_path / "table.csv"
     frame.to_csv(path, index=False)
@@ -72,6 +72,25 @@ def test_compare_prints_the_table_and_writes_files(tmp_path, capsys):
     assert all(f"wrote {tmp_path / 'out' / name}\n" in printed for name in written)
 
 
+def test_a_column_of_numbers_is_a_regression(tmp_path, capsys):
+    path = table(tmp_path, kind=np.linspace(0.0, 9.0, 60) ** 1.5)
+    options = {"posteriors": "ridge", "out": tmp_path / "out", "prior_precision": None}
+    code, printed, complaint = compared(path, capsys, compare, **options)
+    assert (code, complaint) == (0, "")
+    assert "1 posterior, 1 baseline" in printed
+    for text in ("Ridge", "Exact", "CRPS", "RMSE", "W1 to Exact"):
+        assert text in printed
+    written = {file.name for file in (tmp_path / "out").iterdir()}
+    assert {"comparison.csv", "comparison.md", "calibration.png", "agreement.png", "report.html"} == written
+
+
+def test_the_model_is_chosen_as_for_fit(tmp_path, capsys):
+    options = {"model": "additive", "given": ["hidden=4", "epochs=5", "burn_in=1"], "prior_precision": None}
+    code, printed, _ = compared(table(tmp_path), capsys, compare, **options)
+    assert code == 0
+    assert "Laplace, an approximation too, is the reference" in printed
+
+
 def test_options_reach_the_model(tmp_path, capsys):
     options = {"test_size": 0.5, "seed": 3, "link": "probit", "features": "polynomial", "prior_precision": "evidence"}
     code, printed, _ = compared(table(tmp_path), capsys, short_chains, **options)
@@ -89,7 +108,7 @@ def test_options_reach_the_model(tmp_path, capsys):
         (["--posteriors", ""], "posteriors: expected one of"),
         (["--test-size", "1.5"], "test_size: expected a number strictly between 0 and 1"),
         (["--test-size", "0.99"], "split: expected at least 2 training rows"),
-        (["--prior-precision", "weak"], "--prior-precision: expected a positive number or \"evidence\", got 'weak'"),
+        (["--prior-precision", "weak"], "prior_precision: "),
         (["--prior-precision", "-1"], "prior_precision: expected"),
         (["--link", "cauchit"], "link: expected one of"),
         (["--features", "splines"], "features: expected one of"),
@@ -155,7 +174,7 @@ def test_failures_and_interruptions_end_in_one_line(tmp_path, capsys, error, cod
 def test_an_interruption_while_saving_leaves_nothing(tmp_path, capsys, comparison):
     """It comes while the last picture is drawn, when the table has been written."""
     outcomes = {
-        name: replace(outcome, fitted=replace(outcome.fitted, probs=raising(KeyboardInterrupt())))
+        name: replace(outcome, fitted=replace(outcome.fitted, predict=raising(KeyboardInterrupt())))
         for name, outcome in comparison.outcomes.items()
     }
     stopped = replace(comparison, outcomes=outcomes)

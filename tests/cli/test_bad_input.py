@@ -74,6 +74,18 @@ COMMANDS = {
         None,
         "--posterior: expected none for BayesianLinearRegression",
     ),
+    "fit: unknown likelihood": ([*FIT, "--likelihood", "poison"], None, "Did you mean 'poisson'?"),
+    "fit: likelihood of text": ([*FIT, "--likelihood", "poisson"], None, "expected a number in every row"),
+    "fit: likelihood of classes": (
+        [*FIT, "--likelihood", "poisson", "--task", "classification"],
+        None,
+        "--likelihood: expected none for NeuralAdditiveClassifier, which predicts classes",
+    ),
+    "compare: negative count": (
+        ["compare", "{table}", "--target", "cost", "--drop", "id", "--likelihood", "poisson", "--out", "{out}"],
+        None,
+        "column 'cost': expected whole numbers of at least 0 for --likelihood poisson, got",
+    ),
     "fit: prior of words": (
         [*FIT, "--prior-precision", "weak"],
         None,
@@ -136,11 +148,17 @@ COMMANDS = {
     "predict: out is a folder": ([*PREDICT, "--out", "{folder}"], None, "got a folder of that name"),
     "predict: json to data": ([*PREDICT, "--out", "-", "--json"], None, "--json: expected predictions in a file"),
     "predict: twice the table": ([*PREDICT, "--out", "{table}"], None, "--out: expected another file, got the one"),
-    "compare: a number": (
-        ["compare", "{table}", "--target", "cost", "--drop", "id", "--out", "{out}"],
+    "compare: numbers as classes": (
+        ["compare", "{table}", "--target", "cost", "--drop", "id", "--task", "classification", "--out", "{out}"],
         None,
         "Cut it into classes, or fit a regression",
     ),
+    "compare: link of numbers": (
+        ["compare", "{table}", "--target", "cost", "--drop", "id", "--link", "probit"],
+        None,
+        "--link: expected none for BayesianLinearRegression; it is for --model linear and classes",
+    ),
+    "compare: no such model": ([*COMPARE, "--model", "linaer"], None, "Did you mean 'linear'?"),
     "compare: unknown posterior": ([*COMPARE, "--posteriors", "map,laplase"], None, "Did you mean 'laplace'?"),
     "compare: constant": (
         ["compare", "{bad}", *COMPARE[2:]],

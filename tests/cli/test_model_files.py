@@ -23,7 +23,7 @@ def models(tmp_path):
     paths = []
     for slope in (1.0, -1.0):
         model = bs.BayesianLinearRegression().fit(x, slope * x["x"] + np.sin(7.0 * x["x"]))
-        table = replace(table_of("", model), target="y", file=str(slope), missing=["?"] * int(1 + slope))
+        table = replace(table_of("", model), target="y", file=str(slope), missing=["?"] * int(50.0 * (1.0 + slope)))
         paths.append(model.save(tmp_path / f"{slope}.bayes", metadata=table.metadata()))
     return paths
 

@@ -7,7 +7,7 @@ from rich.console import Console
 from sklearn.datasets import make_moons
 
 from bayescope.cli.comparing import show
-from bayescope.comparison import compare, measures
+from bayescope.comparison import compare
 from bayescope.estimators import BayesianLogisticRegression
 
 # The classes of these tables are nearly separable: "laplace" warns of its predictions.
@@ -33,7 +33,7 @@ def test_nothing_is_cut(comparison, width, parts):
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= width
     assert text.count("MAP + temperature  ") == parts
-    for column in measures.columns("laplace"):
+    for column in comparison.measures:
         assert column.label in text
     for note in comparison.footnotes:
         assert " ".join(note.split()) in " ".join(text.split())

@@ -104,7 +104,7 @@ BAD = {
     "one class": (many(str, lambda _: "a"), {}, "target 'kind': expected at least two classes, got one, 'a'"),
     "constant number": (many(str, lambda _: 3), {"task": "regression"}, "expected more than one value, got 3 in every"),
     "no targets": (many(str, lambda _: ""), {}, "column 'kind': expected a target in some rows, got none in 40 rows"),
-    "text regression": (many(str), {"task": "regression"}, "for --task regression, got 'a' in line 2"),
+    "text regression": (many(str), {"task": "regression"}, "for a regression, got 'a' in line 2"),
     "unknown task": (many(str), {"task": "clasify"}, "--task: expected one of 'auto', 'classification', 'regression'"),
     "continuous classes": (many(str, lambda r: r + 0.5), {"task": "classification"}, "from 0.5 to 39.5. Cut it into"),
     "names as target": (

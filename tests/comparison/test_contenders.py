@@ -6,6 +6,7 @@ import pytest
 from scipy.special import log_softmax
 
 from bayescope.comparison import contenders
+from bayescope.comparison.answers import class_log_probs
 from bayescope.estimators import BayesianLogisticRegression
 
 
@@ -60,8 +61,8 @@ def test_the_temperature_of_map_comes_from_rows_that_its_fold_has_not_seen():
     template = BayesianLogisticRegression(prior_precision=0.01)
     point, scaled = (contenders.contender(name)(template, X, y, 0) for name in ("map", "map_temperature"))
     codes = (y == "yes").astype(int)
-    assert contenders.fit_temperature(point.log_probs(X), codes) < 0.5
-    ratio = point.log_probs(X) @ [-1, 1] / (scaled.log_probs(X) @ [-1, 1])
+    assert contenders.fit_temperature(class_log_probs(point.predict, X, 2), codes) < 0.5
+    ratio = class_log_probs(point.predict, X, 2) @ [-1, 1] / (class_log_probs(scaled.predict, X, 2) @ [-1, 1])
     np.testing.assert_allclose(ratio, ratio[0], rtol=1e-9)
     assert ratio[0] > 3
     assert scaled.note.startswith(f"temperature {ratio[0]:.3f}, fitted on 5 folds")
@@ -72,5 +73,5 @@ def test_the_temperature_of_map_comes_from_rows_that_its_fold_has_not_seen():
 def test_the_baselines_probabilities_are_those_of_its_log_probabilities():
     X, y = pd.DataFrame({"x": [-2.0, -1.0, 0.0, 0.5, 1.0, 2.0]}), np.array([0, 0, 1, 0, 1, 1])
     scaled = contenders.contender("map_temperature")(BayesianLogisticRegression(), X, y, 0)
-    np.testing.assert_allclose(scaled.probs(X), np.exp(scaled.log_probs(X)))
+    np.testing.assert_allclose(scaled.predict(X).probs, np.exp(class_log_probs(scaled.predict, X, 2)))
     assert "folds of the training rows" in scaled.note

@@ -76,7 +76,7 @@ def test_every_posterior_has_a_row_and_every_measure_a_column(binary):
 def test_scores_are_those_of_the_predictions(binary):
     y = binary.split.y_test
     for name, outcome in binary.outcomes.items():
-        row, p = binary.table.loc[name], outcome.probs
+        row, p = binary.table.loc[name], outcome.answers.probs
         assert row["nll"] == pytest.approx(log_loss(y, p), abs=1e-9)
         assert row["brier"] == pytest.approx(((p[:, 1] - y) ** 2).mean(), abs=1e-9)
         assert row["auroc"] == pytest.approx(roc_auc_score(y, p[:, 1]), abs=1e-9)
@@ -86,14 +86,14 @@ def test_scores_are_those_of_the_predictions(binary):
 def test_a_row_equals_the_estimator_fitted_alone(binary):
     data = binary.split
     alone = BayesianLogisticRegression(standardize=True).fit(data.X_train, data.y_train)
-    np.testing.assert_allclose(binary.outcomes["laplace"].probs, alone.predict_proba(data.X_test), atol=1e-9)
+    np.testing.assert_allclose(binary.outcomes["laplace"].answers.probs, alone.predict_proba(data.X_test), atol=1e-9)
     assert binary.table.loc["laplace", "log_evidence"] == pytest.approx(alone.log_evidence_)
 
 
 def test_distances_to_the_reference_by_hand(binary):
     truth = binary.outcomes["nuts"]
     for name, outcome in binary.outcomes.items():
-        gap = np.abs(outcome.probs[:, 1] - truth.probs[:, 1]).mean()
+        gap = np.abs(outcome.answers.probs[:, 1] - truth.answers.probs[:, 1]).mean()
         assert binary.table.loc[name, "tv_to_nuts"] == pytest.approx(gap, abs=1e-12)
     sd = np.sqrt(np.diag(binary.outcomes["laplace"].fitted.posterior.covariance))
     sd_truth = truth.fitted.posterior.draws.reshape(-1, 3).numpy().std(0, ddof=1)
@@ -117,8 +117,8 @@ def test_what_is_undefined_is_blank_and_explained(binary):
     assert blank.loc["map_temperature", ["sd_error", "log_evidence", "loo", "loo_warnings"]].all()
     assert blank.loc["nuts"].sum() == 1
     [note] = [note for note in binary.footnotes if note.startswith("Blank")]
-    assert "MAP is a point" in note
-    assert "NUTS has no log evidence" in note
+    assert "a point has no spread (MAP)" in note
+    assert "no log evidence (NUTS)" in note
 
 
 def test_approximations_of_an_easy_posterior_are_close_to_nuts(binary):
@@ -174,7 +174,7 @@ def test_a_learnt_prior_is_one_for_all_posteriors():
     same = BayesianLogisticRegression(prior_precision=learnt.prior_precision_, posterior="ep", **options).fit(
         data.X_train, data.y_train
     )
-    np.testing.assert_allclose(comparison.outcomes["ep"].probs, same.predict_proba(data.X_test), atol=1e-8)
+    np.testing.assert_allclose(comparison.outcomes["ep"].answers.probs, same.predict_proba(data.X_test), atol=1e-8)
 
 
 @pytest.mark.filterwarnings("ignore:posterior='laplace'")
@@ -184,7 +184,7 @@ def test_a_learnt_prior_is_learnt_on_the_features_that_are_compared():
     data = outcome.split
     alone = template.set_params(random_state=5, draws=None, tune=None, chains=None).fit(data.X_train, data.y_train)
     alone.set_params(posterior="laplace", prior_precision=alone.prior_precision_).fit(data.X_train, data.y_train)
-    np.testing.assert_allclose(outcome.outcomes["laplace"].probs, alone.predict_proba(data.X_test), atol=1e-8)
+    np.testing.assert_allclose(outcome.outcomes["laplace"].answers.probs, alone.predict_proba(data.X_test), atol=1e-8)
 
 
 class Warns(FunctionTransformer):
@@ -276,7 +276,7 @@ def test_points_need_no_package(monkeypatch):
 
 @pytest.mark.parametrize("estimator", [None, "laplace", BaseEstimator(), BayesianLogisticRegression])
 def test_refuses_what_is_no_estimator_to_compare(estimator):
-    with pytest.raises(InputTypeError, match="estimator: expected a BayesianLogisticRegression"):
+    with pytest.raises(InputTypeError, match="estimator: expected an estimator of this library"):
         compare(estimator, *blobs())
 
 

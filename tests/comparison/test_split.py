@@ -5,15 +5,16 @@ import pandas as pd
 import pytest
 import torch
 
-from bayescope.comparison import contenders
-from bayescope.errors import InputError, InputTypeError
+import bayescope as bs
+from bayescope.comparison.split import split
+from bayescope.errors import InputError, InputTypeError, UnsupportedError
 
 X = np.arange(80.0).reshape(40, 2)
 LABELS = np.repeat(["a", "b"], [30, 10])
 
 
 def test_every_row_is_in_one_part_and_the_classes_are_in_proportion():
-    data = contenders.split(X, LABELS, test_size=0.2, random_state=0)
+    data = split(X, LABELS, "classes", test_size=0.2, random_state=0)
     together = np.concatenate([data.X_train.to_numpy(), data.X_test.to_numpy()])
     assert sorted(map(tuple, together)) == sorted(map(tuple, X))
     assert np.bincount(data.y_train).tolist() == [24, 8]
@@ -21,25 +22,25 @@ def test_every_row_is_in_one_part_and_the_classes_are_in_proportion():
 
 
 def test_labels_stay_with_their_rows():
-    data = contenders.split(X, LABELS, test_size=0.2, random_state=0)
+    data = split(X, LABELS, "classes", test_size=0.2, random_state=0)
     for part, codes in ((data.X_train, data.y_train), (data.X_test, data.y_test)):
         np.testing.assert_array_equal(codes, (part.to_numpy()[:, 0] >= X[30, 0]).astype(int))
 
 
 def test_the_seed_decides():
-    rows = [contenders.split(X, LABELS, test_size=0.2, random_state=seed).X_test.index.tolist() for seed in (0, 0, 1)]
+    rows = [split(X, LABELS, "classes", test_size=0.2, random_state=seed).X_test.index.tolist() for seed in (0, 0, 1)]
     assert rows[0] == rows[1] != rows[2]
 
 
 @pytest.mark.parametrize("table", [X, X.tolist(), torch.from_numpy(X), pd.DataFrame(X, columns=["u", "v"])])
 def test_takes_arrays_tensors_and_tables(table):
-    data = contenders.split(table, LABELS, test_size=0.2, random_state=0)
+    data = split(table, LABELS, "classes", test_size=0.2, random_state=0)
     assert list(data.X_train.columns) == (["u", "v"] if isinstance(table, pd.DataFrame) else ["x0", "x1"])
 
 
 def test_class_names_carry_the_name_of_the_target():
-    assert contenders.split(X, LABELS, test_size=0.2, random_state=0).classes == ("a", "b")
-    assert contenders.split(X, pd.Series(LABELS, name="kind"), test_size=0.2, random_state=0).classes == (
+    assert split(X, LABELS, "classes", test_size=0.2, random_state=0).classes == ("a", "b")
+    assert split(X, pd.Series(LABELS, name="kind"), "classes", test_size=0.2, random_state=0).classes == (
         "kind = a",
         "kind = b",
     )
@@ -62,21 +63,33 @@ def test_class_names_carry_the_name_of_the_target():
 )
 def test_refuses(table, labels, test_size, message):
     with pytest.raises(InputError, match=message):
-        contenders.split(table, labels, test_size=test_size, random_state=0)
+        split(table, labels, "classes", test_size=test_size, random_state=0)
 
 
 def test_refuses_labels_of_several_types():
     with pytest.raises(InputTypeError, match="y: expected labels of one type"):
-        contenders.split(X, pd.Series([1, "a"] * 20, dtype=object), test_size=0.2, random_state=0)
+        split(X, pd.Series([1, "a"] * 20, dtype=object), "classes", test_size=0.2, random_state=0)
 
 
 def test_takes_labels_and_gaps():
     table = pd.DataFrame({"x": ["red", "blue", None, "red"] * 10, "z": [1.0, np.nan] * 20})
-    assert len(contenders.split(table, LABELS, test_size=0.25, random_state=0).X_test) == 10
+    assert len(split(table, LABELS, "classes", test_size=0.25, random_state=0).X_test) == 10
 
 
 def test_refuses_dates():
     with pytest.raises(InputTypeError, match="X: expected numbers or labels in column 'x'"):
-        contenders.split(
-            pd.DataFrame({"x": pd.date_range("2024-01-01", periods=40)}), LABELS, test_size=0.2, random_state=0
+        split(
+            pd.DataFrame({"x": pd.date_range("2024-01-01", periods=40)}),
+            LABELS,
+            "classes",
+            test_size=0.2,
+            random_state=0,
         )
+
+
+def test_what_is_not_one_number_a_row_is_refused_with_what_to_do():
+    y = np.arange(1.0, 41.0)
+    with pytest.raises(UnsupportedError, match=r"expected exact numbers, .* got times that may be censored"):
+        split(X, bs.Censored(y, y < 9), "numbers", test_size=0.5, random_state=0)
+    with pytest.raises(InputError, match=r"got shape \(40, 2\). Compare each column by itself"):
+        split(X, np.c_[y, y], "numbers", test_size=0.5, random_state=0)

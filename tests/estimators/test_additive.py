@@ -416,7 +416,7 @@ def test_what_cannot_be_fitted_is_refused_by_name(changes, error, message):
             r"y: expected finite numbers, got nan in row 5\.",
         ),
         ({"y": X["ward"]}, InputTypeError, r"y: expected real numbers"),
-        ({"likelihood": "poisson"}, OptionError, r"likelihood: expected one of 'gaussian'"),
+        ({"likelihood": "poison"}, OptionError, r"likelihood: expected one of .*'gaussian'.*got 'poison'"),
         ({"noise_variance": 0.0}, InputError, r"noise_variance: expected positive numbers"),
         ({"noise_variance": "learn"}, OptionError, r"noise_variance: expected one of 'evidence'"),
         ({"noise_variance": [1.0, 2.0]}, InputError, r"expected a number or 1 of them"),
@@ -452,3 +452,55 @@ def test_numbers_without_noise_have_no_heteroscedastic_model():
 def test_one_row_is_enough_where_the_noise_is_given():
     model = regressor(X[:1], NUMBERS[:1], noise_variance=1.0)
     np.testing.assert_allclose(model.predict(X[:1]), NUMBERS[:1], rtol=1e-3)
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+
+def sites(rows: int = 120) -> tuple[pd.DataFrame, np.ndarray]:
+    """Rows of seven sites by number, which have effects of their own."""
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame({"site": rng.choice(7, rows, p=[0.3, 0.2, 0.2, 0.1, 0.1, 0.06, 0.04]) * 10})
+    return frame, rng.normal(0.0, 2.0, 7)[frame["site"] // 10] + rng.standard_normal(rows)
+
+
+def test_random_effects_are_those_of_the_exact_model():
+    frame, y = sites()
+    model = regressor(frame, y, groups="site", prior_precision=0.5, noise_variance=0.8, intercept_prior_precision=1e-9)
+    effects = model.random_effects()
+    codes = (frame["site"] // 10).to_numpy()
+    levels = np.eye(7)[codes]
+    # f = b + θ_l − the mean of θ over the data, θ ~ N(0, 1/δ) in y's unit.
+    X = np.column_stack([np.ones(len(y)), levels - levels.mean(0)])
+    precision = X.T @ X / 0.8 + np.diag([1e-12, *[0.5 / y.var()] * 7])
+    covariance = np.linalg.inv(precision)
+    mean = covariance @ X.T @ y / 0.8
+    assert effects["level"].tolist() == [*range(0, 70, 10), "unseen"]
+    np.testing.assert_allclose(effects["mean"][:7], mean[1:], atol=1e-6)
+    np.testing.assert_allclose(effects["sd"][:7], np.sqrt(np.diag(covariance)[1:]), rtol=1e-6)
+    assert effects["rows"].tolist() == [*np.bincount(codes), 0]
+    assert effects["mean"][7] == pytest.approx(0.0, abs=1e-9)
+    assert effects["sd"][7] == pytest.approx(np.sqrt(y.var() / 0.5), rel=1e-6)
+    new = model.predict_distribution(pd.DataFrame({"site": [990]}))
+    population = np.append(1.0, -levels.mean(0))
+    expected = population @ covariance @ population + y.var() / 0.5
+    assert float(new.epistemic.ravel()[0]) == pytest.approx(expected, rel=1e-6)
+    assert float(new.mean.ravel()[0]) == pytest.approx(population @ mean, abs=1e-6)
+
+
+def test_columns_in_groups_are_labels_as_those_in_categorical_are():
+    frame, y = sites()
+    frame["dose"] = np.random.default_rng(0).normal(size=len(frame))
+    grouped, named = regressor(frame, y, groups=[0]), regressor(frame, y, categorical=["site"])
+    np.testing.assert_array_equal(grouped.predict(frame), named.predict(frame))
+    assert set(grouped.random_effects()["group"]) == {"site"}
+    with pytest.raises(AttributeError, match="random_effects: expected a fit with groups="):
+        named.random_effects()
+
+
+def test_random_effects_of_classes_have_an_output_each():
+    frame, y = sites()
+    effects = classifier(frame, np.digitize(y, [-1.0, 1.0]), groups="site").random_effects()
+    assert effects.columns.tolist() == ["group", "level", "output", "mean", "sd", "rows"]
+    assert len(effects) == 3 * 8
+    np.testing.assert_allclose(effects.groupby("level")["mean"].sum(), 0.0, atol=1e-9)

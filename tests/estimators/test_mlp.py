@@ -368,7 +368,7 @@ def test_a_fit_goes_on_from_its_checkpoint(tmp_path: Path):
     changed = {
         "posterior": "mc_dropout", "hidden": (7,), "activation": "relu", "noise_variance": 0.5, "prior_precision": 3.0,
         "scaling": "quantile", "encoding": "target", "categorical": [0], "lr": 0.5, "batch_size": 7, "members": 3,
-        "rate": 0.3, "posterior_options": {"patience": 2}, "random_state": 5,
+        "rate": 0.3, "posterior_options": {"patience": 2}, "random_state": 5, "likelihood": bs.Gaussian(0.5),
     }  # fmt: skip
     free = {"checkpoint", "progress", "epochs", "draws"}
     assert changed.keys() | free == one.get_params().keys()

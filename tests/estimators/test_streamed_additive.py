@@ -36,6 +36,7 @@ CASES = [
     ("classes", Classifier, "cls", True, options(epochs=6, class_weight="balanced")),
     ("two classes", Classifier, "two", False, options(epochs=8)),
     ("a pair", Regressor, "y", False, options(interactions=[("age", "kind")])),
+    ("groups", Regressor, "y", False, options(groups="dose")),
     ("pairs", Regressor, "y", False, options(interactions=1)),
     (
         "dependence, full",

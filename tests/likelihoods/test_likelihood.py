@@ -78,7 +78,7 @@ def test_probabilities_sum_to_one_over_the_labels_and_give_the_conditional_momen
     assert probabilities.sum().item() == pytest.approx(1.0, rel=1e-14)
     # The outcome columns of every label: the indicators of the classes, or the labels themselves.
     if case.labels.ndim == 1:
-        columns = torch.nn.functional.one_hot(case.labels, case.outputs).to(torch.float64)
+        columns = torch.eye(len(case.labels), dtype=torch.float64)
     else:
         columns = torch.cat([1 - case.labels, case.labels], -1) if case.outputs == 1 else case.labels
     mean = (probabilities[:, None] * columns).sum(0)
@@ -146,7 +146,7 @@ def test_samples_have_the_conditional_moments(case: LikelihoodCase) -> None:
     case.likelihood.targets(y[0], case.outputs)
     mean, variance = case.likelihood.conditional(f)
     if case.labels.ndim == 1:
-        columns = torch.nn.functional.one_hot(y, case.outputs).to(torch.float64)
+        columns = torch.nn.functional.one_hot(y, mean.shape[-1]).to(torch.float64)
     else:
         columns = torch.cat([1 - y, y], -1) if mean.shape[-1] > y.shape[-1] else y
     score = (columns.mean(0) - mean) / (variance / n).sqrt()
@@ -224,8 +224,14 @@ def test_the_predictive_log_probability_is_the_integral_of_the_likelihood(case: 
 
 @everywhere
 def test_integral_names_are_resolved(case: LikelihoodCase) -> None:
-    only = {"probit": "exact", "gaussian": "exact", "heteroscedastic_gaussian": "quadrature"}
-    always = only.get(case.likelihood.name)
+    only = {
+        "probit": "exact",
+        "gaussian": "exact",
+        "multivariate_gaussian": "exact",
+        "ordinal_probit": "exact",
+        "ordinal": "quadrature",
+    }
+    always = only.get(case.likelihood.name, None if case.likelihood.discrete else "quadrature")
     for name in INTEGRALS:
         assert case.likelihood.integral(name, case.outputs) == (always or name)
     assert case.likelihood.integral(None, case.outputs) == (always or "quadrature")
@@ -283,10 +289,10 @@ def test_an_integral_tells_its_error_or_that_nothing_tells_it(case: LikelihoodCa
 
 
 @everywhere
-def test_continuous_outcomes_are_mixtures_of_gaussians_and_labels_are_not(case: LikelihoodCase) -> None:
+def test_outcomes_that_are_gaussian_given_f_are_mixtures_of_gaussians_and_others_are_not(case: LikelihoodCase) -> None:
     f, cov, likelihood = _outputs(case, scale=0.7), _covariances(case, 0.03), case.likelihood
-    if likelihood.discrete:
-        with pytest.raises(UnsupportedError, match="expected a continuous outcome, got the labels of a"):
+    if not likelihood.gaussian_outcome:
+        with pytest.raises(UnsupportedError, match="expected an outcome that is Gaussian given f, got a"):
             likelihood.components(f, cov)
         return
     log_weights, means, variances = likelihood.components(f, cov)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
-from bayescope import laplace
+from bayescope import laplace, load
 from bayescope.errors import ConvergenceWarning
 from tests.cases import LIKELIHOODS, LikelihoodCase
 from tests.reference import expected_hessian
@@ -92,3 +93,14 @@ def test_linearised_log_densities_are_those_of_sampled_functions(case: Likelihoo
     each = case.likelihood.log_prob(functions, y).exp()
     got = q.predict(x).log_prob(y).exp()
     assert ((each.mean(0) - got).abs() < 5 * each.std(0) / math.sqrt(20_000) + 2e-3 * got).all()
+
+
+def test_a_saved_posterior_has_the_likelihood_that_it_was_fitted_with(tmp_path: Path) -> None:
+    for name, case in LIKELIHOODS.items():
+        module, x, y = problem(case)
+        q = laplace(module, (x, y), likelihood=case.likelihood, structure="diagonal", prior_precision=PRIOR)
+        path = tmp_path / "posterior.bayes"
+        q.save(path)
+        again = load(path)
+        torch.testing.assert_close(again.predict(x).log_prob(y), q.predict(x).log_prob(y), msg=name)
+        path.unlink()

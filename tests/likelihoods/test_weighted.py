@@ -1,4 +1,4 @@
-"""Weighted rows: a whole weight is as many rows, for every quantity that a fit asks for."""
+"""Rows with a weight or an offset: a whole weight is as many rows, an offset moves the outputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ from torch import Tensor, nn
 
 import bayescope as bs
 from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError
-from bayescope.likelihoods import Bernoulli, BradleyTerry, Categorical, Gaussian, Likelihood, Weighted
+from bayescope.likelihoods import (
+    Bernoulli,
+    BradleyTerry,
+    Categorical,
+    Gaussian,
+    Likelihood,
+    NegativeBinomial,
+    Poisson,
+    Weighted,
+    WithOffset,
+)
 
 WEIGHTS = torch.tensor([1, 3, 0, 2, 1])
 CASES: dict[str, tuple[Likelihood, int, Tensor]] = {
@@ -75,3 +85,55 @@ def test_what_cannot_be_weighted_is_told():
         weighted.fisher_sqrt(torch.zeros(1, 1))
     with pytest.raises(UnsupportedError, match="Gaussian"):
         weighted.with_noise_variance(1.0)
+
+
+OFFSETS = torch.tensor([0.0, 0.7, -1.2, 2.0, 0.1], dtype=torch.float64)
+COUNTS = torch.tensor([[0.0, 4.0], [2.0, 1.0], [0.0, 0.0], [7.0, 3.0], [1.0, 1.0]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_an_offset_moves_the_outputs(weighted: bool):
+    likelihood, f = NegativeBinomial([0.7, 0.2]), outputs(2)
+    inner = WithOffset(likelihood)
+    rows, weights = inner.join(COUNTS, OFFSETS), WEIGHTS.double() if weighted else torch.ones(5, dtype=torch.float64)
+    moved: Likelihood = Weighted(inner) if weighted else inner
+    y = moved.targets(Weighted.join(rows, WEIGHTS) if weighted else rows, 2)
+    g, cov = f + OFFSETS[:, None], torch.eye(2, dtype=torch.float64).expand(5, 2, 2)
+    for one, other in [
+        (moved.log_prob(f, y), likelihood.log_prob(g, COUNTS) * weights),
+        (moved.gradient(f, y), likelihood.gradient(g, COUNTS) * weights[:, None]),
+        (moved.hessian(f, y), likelihood.hessian(g, COUNTS) * weights[:, None, None]),
+        (moved.ggn(f, y).diagonal(), likelihood.ggn(g, COUNTS).diagonal() * weights[:, None]),
+        (
+            moved.predictive_log_prob(f, cov, y, "quadrature"),
+            likelihood.predictive_log_prob(g, cov, COUNTS, "quadrature") * weights,
+        ),
+    ]:
+        torch.testing.assert_close(one, other)
+    torch.testing.assert_close(moved.constant(y), likelihood.constant(COUNTS) - OFFSETS.mean())
+
+
+def test_hyperparameters_are_learnt_through_weights_and_offsets():
+    moved = Weighted(WithOffset(NegativeBinomial()), 1.4)
+    y = Weighted.join(WithOffset.join(COUNTS[:, :1], OFFSETS), WEIGHTS)
+    assert moved.learnable == ("dispersion",)
+    assert moved.hyperparameters == {"dispersion": "positive"}
+    started = moved.starting(y)
+    assert not started.learnable
+    assert started.mean_weight == 1.4
+    torch.testing.assert_close(
+        started.log_prob(torch.zeros(5, 1), y),
+        moved.with_hyperparameters(dispersion=NegativeBinomial().starting(COUNTS[:, :1]).dispersion).log_prob(
+            torch.zeros(5, 1), y
+        ),
+    )
+
+
+def test_offsets_that_are_not_finite_are_refused():
+    moved = WithOffset(Poisson())
+    with pytest.raises(InputError, match="last column of offsets"):
+        moved.targets(torch.zeros(3), 1)
+    with pytest.raises(InputError, match=r"finite offsets in the last column, got -inf in row 1\. An exposure"):
+        moved.targets(torch.tensor([[1.0, 0.0], [1.0, -torch.inf]]), 1)
+    with pytest.raises(UnsupportedError, match="drawn outcomes, which have no offsets"):
+        moved.sample(torch.zeros(1, 1), torch.Generator())

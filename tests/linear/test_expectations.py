@@ -129,5 +129,5 @@ def test_blocks_of_rows_do_not_show() -> None:
 
 def test_several_labels_have_no_rule() -> None:
     mean, cov = rows(2)
-    with pytest.raises(UnsupportedError, match="Bernoulli with one output"):
+    with pytest.raises(UnsupportedError, match="numbers that depend on an output each"):
         expected_log_likelihood(Bernoulli(), mean, cov, torch.zeros(5, 2))

@@ -274,7 +274,7 @@ def test_unknown_family_other_likelihoods_and_unreached_tolerance_are_loud() -> 
     table = PLANAR_TABLES["60 rows"]
     with pytest.raises(OptionError, match="mean_field"):
         fit_table("logit", table, "meanfield")
-    with pytest.raises(UnsupportedError, match="Bernoulli with one output"):
+    with pytest.raises(UnsupportedError, match="numbers that depend on an output each"):
         variational(compile_density(LinearModel(1, 2), Bernoulli(), Prior(), torch.ones(3, 1), torch.zeros(3, 2)))
     with pytest.raises(ConvergenceError, match="after 2 iterations"):
         fit_table("logit", table, max_iterations=2)

@@ -7,7 +7,16 @@ import torch
 from scipy import stats
 
 from bayescope import metrics
-from bayescope.plots import agreement, decision_surfaces, marginals, most_disputed, reliability_curves, style
+from bayescope.plots import (
+    agreement,
+    calibration_curves,
+    decision_surfaces,
+    marginals,
+    moment_agreement,
+    most_disputed,
+    reliability_curves,
+    style,
+)
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, MixturePosterior, PointPosterior, Record
 from bayescope.precision import DensePrecision
 
@@ -178,3 +187,27 @@ def test_long_names_keep_their_ends():
     assert len(shortened) == 24
     assert shortened.startswith("a_very_long")
     assert shortened.endswith("ending")
+
+
+def test_calibration_draws_the_shares_below_quantiles_and_the_binomial_band():
+    levels = np.array([0.25, 0.5, 0.75])
+    figure = calibration_curves({"laplace": np.array([0.25, 0.5, 1.0])}, levels, 8)
+    [panel] = figure.axes
+    np.testing.assert_allclose(panel.lines[-1].get_ydata(), [0.25, 0.5, 1.0])
+    band = panel.collections[0].get_paths()[0].vertices[:, 1]
+    assert band.max() == stats.binom.ppf(0.975, 8, 0.75) / 8
+    assert panel.get_title(loc="right") == "furthest 0.250"
+
+
+def test_agreement_of_numbers_is_in_the_references_sds():
+    moments = {
+        "nuts": (np.array([0.0, 1.0]), np.array([1.0, 2.0])),
+        "laplace": (np.array([1.0, 3.0]), np.array([0.5, 2.0])),
+    }
+    figure = moment_agreement(moments, reference="nuts", target="weight")
+    [panel] = figure.axes
+    np.testing.assert_allclose(panel.collections[0].get_offsets(), [[1.0, 0.5], [1.0, 1.0]])
+    low, high = panel.get_ylim()
+    assert low * high == pytest.approx(1.0)
+    assert low < 0.5
+    assert [tick.get_text() for tick in panel.get_yticklabels()] == ["0.5", "1", "2"]

@@ -10,6 +10,7 @@ import torch
 from bayescope.laplace import PriorGroups
 from bayescope.likelihoods import Gaussian
 from bayescope.priors import Prior
+from bayescope.training import LearntLikelihood
 from bayescope.variational.elbo import Bound
 from bayescope.variational.objective import Hyperparameters
 
@@ -20,7 +21,7 @@ GROUPS = PriorGroups("layer", ("first", "second"), torch.tensor([0, 0, 0, 1]))
 
 def test_prior_precisions_are_where_the_divergence_is_lowest() -> None:
     start = Prior(1.0, [0.0, 0.5, 0.0, 0.0])
-    learnt = Hyperparameters(start, GROUPS, Gaussian(0.5), None)
+    learnt = Hyperparameters(start, GROUPS, LearntLikelihood(Gaussian(0.5), ()))
     assert learnt.prior.precision.tolist() == [1.0] * 4
     learnt.fit_prior(MEAN, VARIANCE)
     offset = MEAN - start.centre(4)
@@ -35,17 +36,16 @@ def test_prior_precisions_are_where_the_divergence_is_lowest() -> None:
 
 def test_noise_is_the_mean_square() -> None:
     residuals = torch.tensor([[0.3, -0.1], [0.2, 0.5], [-0.4, 0.0]], dtype=torch.float64)
-    learnt = Hyperparameters(Prior(1.0), None, Gaussian("evidence"), torch.tensor(2.0, dtype=torch.float64))
-    nll = -float(learnt.likelihood.log_prob(torch.zeros_like(residuals), residuals).sum())
-    squares = learnt.squares(nll, 6)
-    assert squares == pytest.approx(float(residuals.square().sum()))
-    learnt.fit_noise(squares, 6)
+    learnt = Hyperparameters(Prior(1.0), None, LearntLikelihood(Gaussian(2.0), ("noise_variance",)))
+    for some in residuals.split(2):
+        learnt.learnt.observe(torch.zeros_like(some), some)
+    learnt.learnt.refit()
     assert float(learnt.likelihood.noise_variance) == pytest.approx(float(residuals.square().mean()))
     assert learnt.entries() == {"noise_variance": pytest.approx(float(residuals.square().mean()))}
 
 
 def test_the_bound_at_the_best_noise() -> None:
-    learnt = Hyperparameters(Prior(1.0), None, Gaussian("evidence"), torch.tensor(2.0, dtype=torch.float64))
+    learnt = Hyperparameters(Prior(1.0), None, LearntLikelihood(Gaussian(2.0), ("noise_variance",)))
     squares, outcomes = 3.0, 8
     before = torch.tensor(-0.5 * (squares / 2.0 + outcomes * math.log(4.0 * math.pi)), dtype=torch.float64)
     found = learnt.refitted(Bound(before, torch.tensor(1.0), 0.1, 16, outcomes))
@@ -58,11 +58,11 @@ def test_the_bound_at_the_best_noise() -> None:
 
 def test_what_is_given_stays() -> None:
     prior, likelihood = Prior([1.0, 2.0, 3.0, 4.0]), Gaussian(0.5)
-    given = Hyperparameters(prior, None, likelihood, None)
+    given = Hyperparameters(prior, None, LearntLikelihood(likelihood, ()))
     given.fit_prior(MEAN, VARIANCE)
-    given.fit_noise(3.0, 8)
+    given.learnt.refit()
     assert given.prior is prior
-    assert given.likelihood is likelihood
+    assert given.likelihood.noise_variance == 0.5
     assert given.entries() == {}
     judged = Bound(torch.tensor(-1.0), torch.tensor(1.0), 0.1, 16, 8)
     assert given.refitted(judged) is judged

@@ -13,7 +13,16 @@ from bayescope.additive.effects import (
     surface,
 )
 from bayescope.additive.explanation import explain, importance
-from bayescope.additive.families import HiddenNets, Jacobian, LevelEffects, Points, TermFamily, has_values, values_of
+from bayescope.additive.families import (
+    HiddenNets,
+    Jacobian,
+    LevelEffects,
+    MonotoneSteps,
+    Points,
+    TermFamily,
+    has_values,
+    values_of,
+)
 from bayescope.additive.fit import (
     AdditiveFit,
     AdditiveOptions,
@@ -62,6 +71,7 @@ __all__ = [
     "LevelEffects",
     "Margin",
     "MissingEffect",
+    "MonotoneSteps",
     "NewtonStep",
     "Points",
     "Ranking",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import final
 
 import numpy as np
@@ -14,7 +15,14 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.additive.coded import Observed
 from bayescope.additive.design import Design
-from bayescope.additive.families import HiddenNets, LevelEffects, TermFamily, has_values, linear_weights
+from bayescope.additive.families import (
+    HiddenNets,
+    LevelEffects,
+    MonotoneSteps,
+    TermFamily,
+    has_values,
+    linear_weights,
+)
 from bayescope.additive.fit import (
     MOST_PRECISION,
     ROUGHLY,
@@ -32,7 +40,7 @@ from bayescope.additive.posterior import laplace_at, point_at, tightest_log_evid
 from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem, BlockFactors
 from bayescope.additive.seen import TrainingValues
 from bayescope.additive.terms import Term, feature_position, feature_term, pair_term
-from bayescope.errors import InputError, OptionError
+from bayescope.errors import InputError, InputTypeError, OptionError, UnsupportedError
 from bayescope.likelihoods import Likelihood
 from bayescope.memory import require_memory
 from bayescope.posterior import GaussianPosterior, PointPosterior
@@ -45,6 +53,8 @@ FIRST_INNER, FIRST_OTHER = 0.3, 10.0
 FIRST_PAIRED = 1000.0
 # How many pairs are added at a time while they raise the evidence, and how many at most.
 AT_ONCE, MOST_PAIRS = 5, 20
+# Draws of the weights that the intervals of monotone effects come from.
+DRAWS = 2000
 # How many arrays there are at once of each term's Jacobian at its points, and of each block of the curvature.
 JACOBIANS, BLOCKS = 7, 7
 
@@ -78,6 +88,17 @@ class Additive:
     ranking: Ranking | None
     fit: AdditiveFit | None = None
 
+    @cached_property
+    def monotone_moves(self) -> Mapping[int, Tensor]:
+        """By how much draws of each monotone term's weights differ from the mean, (P_t, S), by the term's position."""
+        posterior = self.posterior
+        if not isinstance(posterior, GaussianPosterior) or not posterior.cones:
+            return {}
+        bounded = torch.cat([cone.weights for cone in posterior.cones])
+        moves = (posterior.sample(DRAWS, generator=0) - posterior.location).mT
+        terms = enumerate(self.model.indices[:-1])
+        return {term: moves[index] for term, index in terms if bool(torch.isin(index, bounded).any())}
+
 
 def fit_additive(
     encoding: TableEncoding,
@@ -86,7 +107,8 @@ def fit_additive(
     options: AdditiveOptions,
     *,
     seed: int = 0,
-    learn_noise: bool = True,
+    learns: tuple[str, ...] = ("noise_variance",),
+    origin: Tensor | None = None,
 ) -> Additive:
     """Fits a neural additive model.
 
@@ -96,15 +118,19 @@ def fit_additive(
         likelihood: p(y∣f) in the targets' unit; the noise of a Gaussian is where the search for it begins.
         options: of the fit.
         seed: of the first weights, and of what the ranking draws.
-        learn_noise: whether the noise variance of a Gaussian is learnt.
+        learns: the hyperparameters of the likelihood that are learnt.
+        origin: the prior mean of the intercepts, shape (C,); 0 if not given.
 
     Raises:
         InputError, OptionError: if an option cannot be used, or the table has no such pair of features.
         NotPositiveDefiniteError: if a block of the curvature is singular in float64.
     """
     check_options(options)
-    wanted = _wanted_pairs(options.interactions, encoding.names)
-    fitter = _Fitter(encoding, data, likelihood, options, wanted, checks.generator(seed), learn_noise)
+    signs = _signs(options.monotone, encoding)
+    if signs:
+        _require_one_output_each(data, likelihood)
+    wanted = _wanted_pairs(options.interactions, encoding.names, signs)
+    fitter = _Fitter(encoding, data, likelihood, options, wanted, signs, checks.generator(seed), learns, origin)
     fitted, pairs, ranking = fitter.with_pairs(fitter.of_features())
     if isinstance(options.prior_precision, str):
         fitted = pruned(fitted)
@@ -130,8 +156,10 @@ class _Fitter:
         likelihood: p(y∣f), with the noise that the search begins at.
         options: of the fit.
         wanted: how many pairs, "auto", or the pairs.
+        signs: 1 or −1 of each feature whose effect is monotone.
         generator: of all that is drawn.
-        learn_noise: whether the noise variance of a Gaussian is learnt.
+        learns: the hyperparameters of the likelihood that are learnt.
+        origin: the prior mean of the intercepts, or ``None`` for 0.
     """
 
     encoding: TableEncoding
@@ -139,12 +167,14 @@ class _Fitter:
     likelihood: Likelihood
     options: AdditiveOptions
     wanted: int | str | tuple[Pair, ...]
+    signs: Mapping[int, int]
     generator: torch.Generator
-    learn_noise: bool
+    learns: tuple[str, ...]
+    origin: Tensor | None
 
     def of_features(self) -> AdditiveFit:
         """The fit without any pair."""
-        return self._climbed(None, _families(self.encoding, self.data, self.options.hidden))
+        return self._climbed(None, _families(self.encoding, self.data, self.options.hidden, self.signs))
 
     def with_pairs(self, fitted: AdditiveFit) -> tuple[AdditiveFit, tuple[Pair, ...], Ranking | None]:
         """The fit with the pairs that were asked for, these pairs, and the ranking that they were chosen by."""
@@ -181,7 +211,8 @@ class _Fitter:
         return fitted, pairs
 
     def _ranked(self, fitted: AdditiveFit) -> Ranking:
-        return rank(fitted, self.encoding, self.data, self.options.ranking, self.generator)
+        free = [feature for feature in range(len(self.encoding.features)) if feature not in self.signs]
+        return rank(fitted, self.encoding, self.data, self.options.ranking, self.generator, free)
 
     def _extended(self, fitted: AdditiveFit, pairs: Sequence[Pair]) -> AdditiveFit:
         """The fit with more terms, everything trained on from where it was."""
@@ -200,10 +231,9 @@ class _Fitter:
             for family, design in zip(families[len(known) :], designs[len(known) :], strict=True)
         ]
         outputs = len(data.scale)
+        origin = torch.zeros(outputs, dtype=torch.float64) if self.origin is None else self.origin
         known_centre = [] if before is None else [before.problem.centre[:-outputs]]
-        centre = torch.cat(
-            [*known_centre, *[part.flatten() for part in fresh], torch.zeros(outputs, dtype=torch.float64)]
-        )
+        centre = torch.cat([*known_centre, *[part.flatten() for part in fresh], origin])
         _require_room(families, designs)
         problem = AdditiveProblem(families, designs, data.targets, data.weights, centre, data.offset, data.passes)
         learn = isinstance(options.prior_precision, str)
@@ -213,25 +243,32 @@ class _Fitter:
         )
         at = AdditiveHyperparameters(precisions, options.intercept_prior_precision, self.likelihood)
         theta, at = (centre, at) if before is None else carried(before, problem, at)
-        return climb(problem, theta, at, options, learn_noise=self.learn_noise)
+        return climb(problem, theta, at, options, learns=self.learns)
 
 
-def _families(encoding: TableEncoding, data: Observed, hidden: int) -> tuple[TermFamily, ...]:
+def _families(encoding: TableEncoding, data: Observed, hidden: int, signs: Mapping[int, int]) -> tuple[TermFamily, ...]:
     """Nets for numbers, with effects of their values where those are few; levels for categories, of like number."""
     nets: list[Term] = []
     valued: list[Term] = []
+    monotone: list[Term] = []
     tables: dict[int, list[tuple[Term, int]]] = {}
     for feature, described in enumerate(encoding.features):
         term = feature_term(encoding, feature)
         if isinstance(described, CategoricalEncoding):
             levels = len(described.levels)
             tables.setdefault(levels.bit_length(), []).append((term, levels))
+        elif feature in signs:
+            monotone.append(term)
         else:
             (valued if has_values(term, data.values, data.total) else nets).append(term)
     outputs = len(data.scale)
     families: list[TermFamily] = [HiddenNets.of(nets, hidden, outputs)] if nets else []
     if valued:
         families.append(HiddenNets.of(valued, hidden, outputs, data.values))
+    if monotone:
+        design = data.design(HiddenNets.of(monotone, hidden, outputs))  # any family reads the numbers
+        of_terms = [signs[term.features[0]] for term in monotone]
+        families.append(MonotoneSteps.of(monotone, of_terms, outputs, hidden, design.points, design.mass))
     for _, alike in sorted(tables.items()):
         most = max(levels for _, levels in alike)
         families.append(LevelEffects(tuple(term for term, _ in alike), most, outputs))
@@ -268,7 +305,59 @@ def _model(fitted: AdditiveFit, data: Observed) -> AdditiveModel:
     return AdditiveModel(problem.families, centres, data.scale, data.shift)
 
 
-def _wanted_pairs(interactions: object, names: Sequence[str]) -> int | str | tuple[Pair, ...]:
+def _signs(monotone: object, encoding: TableEncoding) -> dict[int, int]:
+    """``monotone=`` by the positions of the features.
+
+    Raises:
+        InputTypeError: if it is no mapping.
+        InputError: if a feature has labels, is there twice, or its direction is neither 1 nor −1.
+        OptionError: if a feature is unknown.
+    """
+    if monotone is None:
+        return {}
+    if not isinstance(monotone, Mapping):
+        raise InputTypeError(f"monotone: expected a mapping such as {{'age': 1}}, got {monotone!r}.")
+    signs: dict[int, int] = {}
+    for feature, sign in monotone.items():
+        place = feature_position("monotone", feature, encoding.names)
+        name = encoding.names[place]
+        if isinstance(encoding.features[place], CategoricalEncoding):
+            raise InputError(
+                f"monotone: expected columns of numbers, got {name!r}, whose labels have no order. Leave it out, or "
+                "write its labels as numbers."
+            )
+        if isinstance(sign, bool) or sign not in (1, -1):
+            raise InputError(
+                f"monotone: expected 1 (rising) or -1 (falling) for {name!r}, got {sign!r}. Leave out features whose "
+                "effects are free."
+            )
+        if place in signs:
+            raise InputError(f"monotone: expected each feature once, got {name!r} by its name and by its position.")
+        signs[place] = int(sign)
+    return signs
+
+
+def _require_one_output_each(data: Observed, likelihood: Likelihood) -> None:
+    """Refuses monotone effects where what is expected of y depends on several outputs, or an output is no mean.
+
+    Raises:
+        UnsupportedError: if it does.
+    """
+    if not likelihood.domain.elementwise:
+        raise UnsupportedError(
+            "monotone: expected two classes, or several labels a row, got more classes, whose probabilities depend on "
+            "differences of outputs. Fit one class against the others."
+        )
+    columns = data.targets[slice(0, 1)].shape[1:]
+    if columns != data.scale.shape:
+        raise UnsupportedError(
+            f"monotone: expected one output for each column of y, got {len(data.scale)} outputs of "
+            f"{type(likelihood).__name__}, some of which are no means. Take a likelihood with one output, such as "
+            "'gaussian'."
+        )
+
+
+def _wanted_pairs(interactions: object, names: Sequence[str], signs: Mapping[int, int]) -> int | str | tuple[Pair, ...]:
     """The pairs of ``interactions=`` by the positions of their features, or how many there are to be.
 
     Raises:
@@ -288,6 +377,11 @@ def _wanted_pairs(interactions: object, names: Sequence[str]) -> int | str | tup
         first, second = sorted(feature_position("interactions", feature, names) for feature in pair)
         if first == second:
             raise InputError(f"interactions: expected two different features in a pair, got {names[first]!r} twice.")
+        if monotone := [names[feature] for feature in (first, second) if feature in signs]:
+            raise InputError(
+                f"interactions: expected pairs of features whose effects are free, got {names[first]!r} and "
+                f"{names[second]!r}, of which {monotone[0]!r} is in monotone. Leave it out of one of the two options."
+            )
         if (first, second) in pairs:
             raise InputError(
                 f"interactions: expected each pair once, got {names[first]!r} and {names[second]!r} twice."

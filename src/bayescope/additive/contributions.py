@@ -14,9 +14,12 @@ from typing import final
 
 import numpy as np
 import torch
+from scipy.special import ndtri
 from torch import Tensor
 
+from bayescope import checks
 from bayescope.additive.additive import Additive
+from bayescope.additive.families import quantiles
 from bayescope.additive.terms import EncodedRows, FeatureInput
 from bayescope.errors import OptionError
 from bayescope.posterior import GaussianPosterior, PointPosterior
@@ -69,7 +72,8 @@ class Functions:
         """
         inputs, absent = column.read(rows)
         numbers = bool((~absent).any()) and column.slots is None
-        steps = _quantiles(inputs[~absent, 0], weights[~absent]) if numbers else inputs.new_zeros(0)
+        shares = torch.linspace(0.5 / STEPS, 1.0 - 0.5 / STEPS, STEPS, dtype=torch.float64)
+        steps = quantiles(inputs[~absent, 0], weights[~absent], shares).unique() if numbers else inputs.new_zeros(0)
         reach = float(steps[-1] - steps[0]) if len(steps) > 1 else 1.0
         loose = cls(column, steps, SLOPE / reach, inputs.new_zeros(()))
         return cls(column, steps, SLOPE / reach, weights @ loose.at(rows) / weights.sum())
@@ -144,15 +148,6 @@ def _of_terms(additive: Additive, terms: Sequence[int], rows: EncodedRows) -> tu
 def _functions(additive: Additive, column: FeatureInput) -> Functions:
     values = additive.seen.features[column.feature]
     return Functions.of(column, values.rows(additive.encoding), values.weights)
-
-
-def _quantiles(numbers: Tensor, weights: Tensor) -> Tensor:
-    """Where the steps are: numbers with equal weight between them, interpolated."""
-    distinct, place = numbers.unique(return_inverse=True)
-    mass = torch.zeros_like(distinct).index_add_(0, place, weights)
-    shares = (mass.cumsum(0) - 0.5 * mass) / mass.sum()
-    at = np.linspace(0.5 / STEPS, 1 - 0.5 / STEPS, STEPS)
-    return torch.from_numpy(np.unique(np.interp(at, shares.numpy(), distinct.numpy())))
 
 
 def _projection(design: Tensor, weights: Tensor) -> Tensor:
@@ -248,6 +243,33 @@ def at_draws(additive: Additive, block: Contributions, term: int, moves: Tensor)
     """The contributions of one of a block's terms, shape (n, C, S), at weights moved by (P, S) from the mode."""
     moved = sum(jacobian @ moves[additive.model.indices[by]] for by, jacobian in block.jacobians[term].items())
     return block.means[:, term, :, None] + moved
+
+
+def interval(additive: Additive, mean: Tensor, sd: Tensor, jacobians: Jacobians, level: float) -> tuple[Tensor, Tensor]:
+    """The ends of the central intervals of contributions, shape (n, C) each.
+
+    The ends for a monotone term are quantiles over draws of the weights. As each draw is monotone, so are the ends.
+
+    Args:
+        additive: a fitted model.
+        mean: of the contributions, shape (n, C).
+        sd: their standard deviations.
+        jacobians: of the contributions.
+        level: the probability of an interval.
+    """
+    wide = width_of(level)
+    position, *others = jacobians
+    if others or position not in additive.monotone_moves:
+        return mean - wide * sd, mean + wide * sd
+    at_draws = (mean[..., None] + jacobians[position] @ additive.monotone_moves[position]).numpy()
+    low, high = torch.from_numpy(np.quantile(at_draws, [0.5 - 0.5 * level, 0.5 + 0.5 * level], axis=-1))
+    # More draws than the interval's probability may be flat, with the mean beyond.
+    return torch.minimum(low, mean), torch.maximum(high, mean)
+
+
+def width_of(level: float) -> float:
+    """Half the width of a Gaussian's central interval of the given probability, in standard deviations."""
+    return float(ndtri(0.5 + 0.5 * checks.fraction("level", level)))
 
 
 def together(parts: Sequence[Jacobians]) -> Jacobians:

@@ -8,22 +8,33 @@ the classes is taken out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar, final
 
 import numpy as np
 import pandas as pd
 import torch
-from scipy.special import ndtri
 from torch import Tensor
 
 from bayescope import checks
 from bayescope.additive.additive import Additive
-from bayescope.additive.contributions import Jacobians, at_draws, covariance, position_of, read, together, variance
+from bayescope.additive.contributions import (
+    Jacobians,
+    at_draws,
+    contrasted,
+    covariance,
+    interval,
+    position_of,
+    read,
+    together,
+    variance,
+)
 from bayescope.additive.families import has_values, values_of
 from bayescope.additive.seen import Values, anywhere
 from bayescope.additive.terms import EncodedRows, feature_position, feature_term
-from bayescope.errors import InputError, InputTypeError
+from bayescope.errors import InputError, InputTypeError, UnsupportedError
+from bayescope.likelihoods import Likelihood
 from bayescope.tables.cells import column_of_cells
 from bayescope.tables.encoding import NO_LEVEL, CategoricalEncoding, Feature, NumericEncoding
 
@@ -280,15 +291,12 @@ def effect(additive: Additive, feature: int | str, *, grid: Grid = None, level: 
         InputError: if a value of the grid cannot be computed with, or the level is not between 0 and 1.
         InputTypeError: if the grid holds labels where numbers belong, or the reverse.
     """
-    axis, wide = Axis.of(additive, feature, grid, POINTS), width_of(level)
-    mean, sd = _moments(additive, [axis], [(axis.feature,)])
+    axis = Axis.of(additive, feature, grid, POINTS)
+    moments = _moments(additive, [axis], [(axis.feature,)], level)
     seen = additive.seen.features[axis.feature]
     density = shares(seen, axis.nearest(seen), len(axis.values))
-    missing = _missing(additive, axis, wide)
-    return Effect(
-        axis.described.name, axis.values, mean, sd, mean - wide * sd, mean + wide * sd, density, level,
-        axis.categorical, missing,
-    )  # fmt: skip
+    missing = _missing(additive, axis, level)
+    return Effect(axis.described.name, axis.values, *moments, density, level, axis.categorical, missing)
 
 
 def surface(
@@ -316,19 +324,21 @@ def surface(
     """
     if isinstance(pair, str) or len(pair) != 2:
         raise InputError(f"pair: expected two features, by name or position, got {pair!r}.")
-    wide, whole = width_of(level), checks.flag("whole", whole)
+    whole = checks.flag("whole", whole)
     a, b = (Axis.of(additive, *each, SURFACE_POINTS) for each in zip(pair, grid, strict=True))
     shape = (len(a.values), len(b.values))
     if a.feature == b.feature:
         raise InputError(f"pair: expected two different features, got {a.described.name!r} twice. Ask for its effect.")
     features = [(a.feature, b.feature), *([(a.feature,), (b.feature,)] if whole else [])]
-    mean, sd = (moment.reshape(*shape, *moment.shape[1:]) for moment in _moments(additive, [a, b], features))
+    mean, sd, low, high = (
+        moment.reshape(*shape, *moment.shape[1:]) for moment in _moments(additive, [a, b], features, level)
+    )
     seen = additive.seen.values((a.feature, b.feature))
     near_a, near_b = a.nearest(seen), b.nearest(seen)
     places = np.where((near_a < 0) | (near_b < 0), -1, near_a * shape[1] + near_b)
     density = shares(seen, places, shape[0] * shape[1]).reshape(shape)
     names = (a.described.name, b.described.name)
-    return Surface(names, a.values, b.values, mean, sd, mean - wide * sd, mean + wide * sd, density, level, whole)
+    return Surface(names, a.values, b.values, mean, sd, low, high, density, level, whole)
 
 
 def effect_covariance(
@@ -370,6 +380,31 @@ def effect_covariance(
     return joint if outputs == 1 else joint.reshape(total // outputs, outputs, total // outputs, outputs)
 
 
+def level_effects(additive: Additive, feature: int, outputs: Sequence[str] = ()) -> pd.DataFrame:
+    """The effects of a column's labels as deviations from the population, N(0, 1/δ) before the data.
+
+    Returns:
+        The columns ``group``, ``level``, ``output`` (of several), ``mean``, ``sd`` and ``rows``: how many rows of the
+        fit have the level, by their weights. "unseen" stands for any other label, with the population's sd.
+    """
+    described = additive.encoding.features[feature]
+    assert isinstance(described, CategoricalEncoding)
+    model, term = additive.model, position_of(additive, (feature,))
+    # θ is (levels, outputs) row-major; the last levels of a family fill up.
+    weights = torch.diag(model.scale.repeat(len(model.indices[term]) // model.outputs)).unflatten(
+        0, (-1, model.outputs)
+    )
+    jacobian = contrasted(additive, weights[: len(described.levels)], 1)
+    sd = variance(additive, {term: jacobian}).sqrt()
+    mean = jacobian @ additive.posterior.location[model.indices[term]]
+    rows = np.array([*described.counts, described.missing, 0])
+    seen = (rows > 0) | (np.array(described.levels) == "unseen")
+    parts = {"mean": as_array(mean)[seen], "sd": as_array(sd)[seen]}
+    rows = np.repeat(rows[seen], 1 if model.outputs == 1 else model.outputs)
+    keys = {"group": described.name, "level": np.array(described.levels, dtype=object)[seen]}
+    return long_frame(keys, parts, outputs).assign(rows=rows)
+
+
 def effect_draws(additive: Additive, feature: int, theta: Tensor) -> tuple[np.ndarray, Tensor]:
     """The values of a feature that `effect` has by default, shape (n,), and its effects at S draws, shape (S, n, C)."""
     axis = Axis.of(additive, feature, None, POINTS)
@@ -377,11 +412,6 @@ def effect_draws(additive: Additive, feature: int, theta: Tensor) -> tuple[np.nd
     found = [at_draws(additive, block, 0, moves) for block in read(additive, rows_over(additive, [axis]), [term])]
     none = moves.new_empty(0, additive.model.outputs, moves.shape[1])
     return axis.values, torch.cat([none, *found]).movedim(-1, 0)
-
-
-def width_of(level: float) -> float:
-    """Half the width of a Gaussian's central interval of the given probability, in standard deviations."""
-    return float(ndtri(0.5 + 0.5 * checks.fraction("level", level)))
 
 
 def long_frame(keys: Mapping[str, object], parts: Mapping[str, np.ndarray], outputs: Sequence[object]) -> pd.DataFrame:
@@ -401,16 +431,18 @@ def as_array(values: Tensor) -> np.ndarray:
 
 
 def _moments(
-    additive: Additive, axes: Sequence[Axis], features: Sequence[tuple[int, ...]]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and sd of the sum of the terms of some features over a grid, shape (n[, C])."""
+    additive: Additive, axes: Sequence[Axis], features: Sequence[tuple[int, ...]], level: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Mean, sd and interval of the sum of the terms of some features over a grid, shape (n[, C]) each."""
+    checks.fraction("level", level)
     terms = [position_of(additive, some) for some in features]
-    means = [torch.empty(0, additive.model.outputs, dtype=torch.float64)]
-    variances = means.copy()
+    found = [torch.empty(4, 0, additive.model.outputs, dtype=torch.float64)]
     for block in read(additive, rows_over(additive, axes), terms):
-        means.append(block.means.sum(1))
-        variances.append(variance(additive, together(block.jacobians)))
-    return as_array(torch.cat(means)), as_array(torch.cat(variances).sqrt())
+        jacobians, mean = together(block.jacobians), block.means.sum(1)
+        sd = variance(additive, jacobians).sqrt()
+        found.append(torch.stack([mean, sd, *interval(additive, mean, sd, jacobians, level)]))
+    mean, sd, low, high = torch.cat(found, 1)
+    return as_array(mean), as_array(sd), as_array(low), as_array(high)
 
 
 def _count(jacobians: Jacobians) -> int:
@@ -426,10 +458,42 @@ def _placed(jacobian: Tensor, start: int, total: int) -> Tensor:
     return row
 
 
-def _missing(additive: Additive, axis: Axis, wide: float) -> MissingEffect | None:
+def _missing(additive: Additive, axis: Axis, level: float) -> MissingEffect | None:
     seen, nowhere = additive.seen.features[axis.feature], axis.missing()
     gone = float(shares(seen, nowhere.nearest(seen), 1)[0])
     if gone == 0:
         return None
-    mean, sd = (moment[0] for moment in _moments(additive, [nowhere], [(axis.feature,)]))
-    return MissingEffect(mean, sd, mean - wide * sd, mean + wide * sd, gone)
+    mean, sd, low, high = (moment[0] for moment in _moments(additive, [nowhere], [(axis.feature,)], level))
+    return MissingEffect(mean, sd, low, high, gone)
+
+
+Part = TypeVar("Part", Effect, MissingEffect)
+
+
+def on_mean(additive: Additive, found: Effect) -> Effect:
+    """An effect as E(y) where all other effects are 0, its band through the link.
+
+    Raises:
+        UnsupportedError: if E(y) is no function of one output, as of several classes.
+    """
+    likelihood, centre = additive.posterior.likelihood, additive.model.shift
+    if likelihood is None or additive.model.outputs > 1 or not likelihood.domain.elementwise:
+        raise UnsupportedError(
+            "scale: expected 'link' for several outputs, each of whose means depends on all of them, got 'mean'."
+        )
+    intercept = additive.posterior.location[-1] * additive.model.scale + centre
+    through = partial(_through, likelihood, float(intercept[0]))
+    missing = None if found.missing is None else through(found.missing)
+    return replace(through(found), missing=missing, unit="y", outputs=())
+
+
+def _through(likelihood: Likelihood, intercept: float, found: Part) -> Part:
+    """The mean, sd and band of E(y∣f) for f ~ N(intercept + mean, sd²), of which the ends are those of f."""
+    mean, sd, low, high = (torch.from_numpy(np.atleast_1d(v)) for v in (found.mean, found.sd, found.low, found.high))
+    integral = likelihood.integral(None, 1)
+    moments = likelihood.predictive((intercept + mean)[:, None], sd.square()[:, None, None], integral)
+    ends = [likelihood.conditional((intercept + end)[:, None])[0][:, -1] for end in (low, high)]
+    values = (moments.mean[:, -1], moments.epistemic[:, -1].sqrt(), torch.minimum(*ends), torch.maximum(*ends))
+    shape = np.shape(found.mean)
+    mean_, sd_, low_, high_ = (value.numpy().reshape(shape) for value in values)
+    return replace(found, mean=mean_, sd=sd_, low=low_, high=high_)

@@ -12,8 +12,17 @@ import torch
 
 from bayescope import checks
 from bayescope.additive.additive import Additive
-from bayescope.additive.contributions import at_draws, contrasted, intercept, read, together, variance
-from bayescope.additive.effects import UNIT, as_array, long_frame, width_of
+from bayescope.additive.contributions import (
+    at_draws,
+    contrasted,
+    intercept,
+    interval,
+    read,
+    together,
+    variance,
+    width_of,
+)
+from bayescope.additive.effects import UNIT, as_array, long_frame
 from bayescope.additive.terms import EncodedRows
 from bayescope.errors import InputError
 from bayescope.tables.columns import Column
@@ -99,7 +108,9 @@ class Explanation:
             "value": values.ravel(),
         }
         half = width_of(self.level) * sds
-        columns = {"contribution": parts, "sd": sds, "low": parts - half, "high": parts + half}
+        low, high = parts - half, parts + half
+        low[:, :-2], high[:, :-2] = self.low, self.high
+        columns = {"contribution": parts, "sd": sds, "low": low, "high": high}
         flat = {name: part[:, :terms].reshape(rows * terms, *part.shape[2:]) for name, part in columns.items()}
         return long_frame(keys, flat, names)
 
@@ -123,20 +134,24 @@ def explain(
     model, wide = additive.model, width_of(level)
     terms, outputs = len(model.terms), model.outputs
     means = torch.empty(len(rows), terms, outputs, dtype=torch.float64)
-    variances, spread = torch.empty_like(means), means.new_empty(len(rows), outputs)
+    sds, spread = torch.empty_like(means), means.new_empty(len(rows), outputs)
+    low, high = torch.empty_like(means), torch.empty_like(means)
     constant, of_constant = intercept(additive, 1)
     for block in read(additive, rows, range(terms)):
         means[block.rows] = block.means
-        variances[block.rows] = torch.stack([variance(additive, each) for each in block.jacobians], 1)
+        for term, jacobians in enumerate(block.jacobians):
+            mean, sd = block.means[:, term], variance(additive, jacobians).sqrt()
+            sds[block.rows, term] = sd
+            low[block.rows, term], high[block.rows, term] = interval(additive, mean, sd, jacobians, level)
         constants = intercept(additive, len(block.means))[1]
         spread[block.rows] = variance(additive, together([*block.jacobians, constants]))
     constant_sd = variance(additive, of_constant)[0].sqrt()
     offset = means.new_zeros(len(rows), outputs) if rows.offset is None else contrasted(additive, rows.offset, -1)
-    parts, sds, total_sd = as_array(means), as_array(variances.sqrt()), as_array(spread.sqrt())
+    total_sd = as_array(spread.sqrt())
     total = as_array(means.sum(1) + constant + offset)
     return Explanation(
-        tuple(term.name for term in model.terms), _values(additive, columns), parts, sds,
-        parts - wide * sds, parts + wide * sds, as_array(constant), as_array(constant_sd), as_array(offset),
+        tuple(term.name for term in model.terms), _values(additive, columns), as_array(means), as_array(sds),
+        as_array(low), as_array(high), as_array(constant), as_array(constant_sd), as_array(offset),
         total, total_sd, total - wide * total_sd, total + wide * total_sd, level,
     )  # fmt: skip
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -188,14 +189,14 @@ class HiddenNets:
         """0 for W and c, 1 for V and m, 2 for E."""
         return torch.tensor([0, 0, 1, 1, 2]).repeat_interleave(torch.tensor(self._sizes))
 
+    @property
+    def bounded(self) -> Tensor:
+        """Which of a term's weights are at least 0, bool (P,): none."""
+        return torch.zeros(self.weights, dtype=torch.bool)
+
     def points(self, rows: EncodedRows) -> Points:
         """The numbers and indicators of each row."""
-        read = [term.read(rows) for term in self.terms]
-        inputs = rows.values.new_zeros(len(read), len(rows), self.inputs)
-        for place, (values, _) in enumerate(read):
-            inputs[place, :, : values.shape[1]] = values
-        absent = torch.stack([gone for _, gone in read])
-        return Points(inputs, torch.where(absent, 0, NO_LEVEL))
+        return _numbers(self.terms, rows, self.inputs)
 
     def centred(self, points: Points) -> Tensor:
         """Where there is a value: the effect of a missing value is measured from the mean of the others."""
@@ -219,12 +220,12 @@ class HiddenNets:
             return values
         table = effects.unflatten(-1, (-1, self.outputs))
         place = self._place(points)[..., None].expand(*table.shape[:-2], -1, self.outputs)
-        return values + self.scale * self._present(points) * torch.gather(table, -2, place)
+        return values + self.scale * _present(points) * torch.gather(table, -2, place)
 
     def jacobian(self, theta: Tensor, points: Points) -> Jacobian:
         """∂f_c/∂W = V_c tanh′ xᵀ, ∂f_c/∂c = V_c tanh′, ∂f_c/∂V_c = tanh; √(H/2) at m_c or at the E_c of the value."""
         outer = theta.split(self._sizes, -1)[2].unflatten(-1, (self.outputs, self.hidden))
-        present, hidden = self._present(points), self.units(theta, points)
+        present, hidden = _present(points), self.units(theta, points)
         slopes = (1.0 - hidden.square())[:, :, None, :] * outer[:, None] * present[..., None]  # (G, U, C, H)
         of_inner = (slopes[..., None] * points.inputs[:, :, None, None, :]).flatten(-2)
         inner, bias, outer_, missing, effects = torch.arange(self.weights).split(self._sizes)
@@ -258,10 +259,6 @@ class HiddenNets:
     def scale(self) -> float:
         """√(H/2): about the standard deviation of an effect whose outer weights have the standard deviation 1."""
         return math.sqrt(self.hidden / 2.0)
-
-    def _present(self, points: Points) -> Tensor:
-        """1 where there is a number, else 0, shape (G, U, 1)."""
-        return (points.levels == NO_LEVEL).to(points.inputs)[..., None]
 
     def _place(self, points: Points) -> Tensor:
         """The value at each point, K for one that was not seen, int64 of shape (G, U)."""
@@ -303,6 +300,11 @@ class LevelEffects:
     def layer(self) -> Tensor:
         return torch.zeros(self.weights, dtype=torch.int64)
 
+    @property
+    def bounded(self) -> Tensor:
+        """Which of a term's weights are at least 0, bool (P,): none."""
+        return torch.zeros(self.weights, dtype=torch.bool)
+
     def points(self, rows: EncodedRows) -> Points:
         """The level of each row."""
         levels = torch.stack([rows.levels[:, term.features[0]] for term in self.terms])
@@ -332,8 +334,161 @@ class LevelEffects:
         return replace(self, terms=tuple(self.terms[place] for place in places))
 
 
+# A monotone effect has one step for this many hidden units of a net.
+UNITS_A_STEP = 2
+
+
+@stored("monotone_steps")
+@final
+@dataclass(frozen=True, eq=False)
+class MonotoneSteps:
+    """Effects that never fall or never rise: f(x) = s Σ_k v_k h_k tanh(a_k (x − t_k)) with v_k ≥ 0, and √(K/2) m.
+
+    The latter is the effect of a missing value, which is free. A term has θ = (v (C, K), m (C,)), row-major.
+
+    Steps that rise, times weights that are not negative, rise over the whole line, and whatever weights are drawn. f is
+    linear in the weights, as t and a are fixed. All steps but the last are in the middle of equal parts of the data, as
+    wide as the distance to their neighbours, and of height 1: sums of them come close to any effect that rises. The
+    last is close to a line over the data, and as much of the effect as the others together under the prior.
+
+    Projecting the draws of a free net's effect (Lin & Dunson 2014) would take no family of its own, but effects of
+    features that vary together, which are fitted together, would be restricted one by one: their sum would fit no more.
+
+    Attributes:
+        terms: the G terms.
+        outputs: C.
+        signs: s, 1 for an effect that rises and −1 for one that falls, shape (G,).
+        centres: t, shape (G, K).
+        slopes: a, shape (G, K).
+    """
+
+    terms: tuple[Term, ...]
+    outputs: int
+    signs: Tensor
+    centres: Tensor
+    slopes: Tensor
+
+    @classmethod
+    def of(
+        cls, terms: Sequence[Term], signs: Sequence[int], outputs: int, hidden: int, points: Points, mass: Tensor
+    ) -> MonotoneSteps:
+        """One step for each two hidden units of a net, at least two, and the wide one.
+
+        Args:
+            terms: of one feature each.
+            signs: 1 or −1 for each of them.
+            outputs: C.
+            hidden: of a net.
+            points: of the data, shape (G, U, 1).
+            mass: the share of the data at each, shape (G, U).
+        """
+        shares = mass * (points.levels == NO_LEVEL)
+        pairs = zip(points.inputs[..., 0], shares, strict=True)
+        centres, slopes = zip(*[_steps(at[of > 0], of[of > 0], hidden) for at, of in pairs], strict=True)
+        return cls(
+            tuple(terms), outputs, torch.tensor(signs, dtype=torch.float64), torch.stack(centres), torch.stack(slopes)
+        )
+
+    @property
+    def weights(self) -> int:
+        """The number of weights of a term, P = C (K + 1)."""
+        return self.outputs * (self.centres.shape[1] + 1)
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        return ("steps",)
+
+    @property
+    def layer(self) -> Tensor:
+        return torch.zeros(self.weights, dtype=torch.int64)
+
+    @property
+    def bounded(self) -> Tensor:
+        """Which of a term's weights are at least 0, bool (P,): all but that of a missing value."""
+        return torch.arange(self.weights) < self.weights - self.outputs
+
+    def points(self, rows: EncodedRows) -> Points:
+        """The number of each row."""
+        return _numbers(self.terms, rows, 1)
+
+    def centred(self, points: Points) -> Tensor:
+        """Where there is a value: the effect of a missing value is measured from the mean of the others."""
+        return points.levels == NO_LEVEL
+
+    def values(self, theta: Tensor, points: Points) -> Tensor:
+        """f_g at the points, shape (..., G, U, C)."""
+        return self._features(points) @ theta[..., self._places].mT
+
+    def jacobian(self, theta: Tensor, points: Points) -> Jacobian:
+        """The steps, or √(K/2) at m."""
+        none = theta.new_zeros(*points.levels.shape, self.outputs, 0)
+        return Jacobian.of([none], [self._features(points)], self._places[0, :0], self._places)
+
+    def start(self, points: Points, mass: Tensor, generator: torch.Generator) -> Tensor:
+        return torch.zeros(len(self.terms), self.weights, dtype=torch.float64)
+
+    def only(self, places: Sequence[int]) -> MonotoneSteps:
+        some = list(places)
+        return MonotoneSteps(
+            tuple(self.terms[place] for place in some), self.outputs, self.signs[some], self.centres[some],
+            self.slopes[some],
+        )  # fmt: skip
+
+    @property
+    def _places(self) -> Tensor:
+        """The positions of each output's weights, shape (C, K + 1)."""
+        steps, missing = torch.arange(self.weights).tensor_split([self.weights - self.outputs])
+        return torch.cat([steps.view(self.outputs, -1), missing[:, None]], 1)
+
+    def _features(self, points: Points) -> Tensor:
+        """s h tanh(a (x − t)), and the indicator of no value, shape (G, U, K + 1)."""
+        present, count = _present(points), self.centres.shape[1]
+        heights = torch.ones(count, dtype=torch.float64)
+        # Over the data a narrow step rises by 2 h, and the wide one by 2 h tanh(¼), about h/2.
+        heights[-1] = 4.0 * math.sqrt(count - 1)
+        steps = heights * torch.tanh(self.slopes[:, None] * (points.inputs - self.centres[:, None]))
+        return torch.cat([self.signs[:, None, None] * steps * present, math.sqrt(count / 2.0) * (1.0 - present)], -1)
+
+
+def _steps(numbers: Tensor, weights: Tensor, hidden: int) -> tuple[Tensor, Tensor]:
+    """Where steps are and how steep, shape (K,) each."""
+    count = max(2, hidden // UNITS_A_STEP)
+    shares = torch.cat([torch.arange(count, dtype=torch.float64) + 0.5, torch.tensor([0.5 * count])]) / count
+    centres = quantiles(numbers, weights, shares)
+    (widths,) = torch.gradient(centres[:-1])
+    whole = torch.where(centres[-2] > centres[0], centres[-2] - centres[0], 1.0)
+    # Several steps at one value are as wide as they are on average.
+    widths = torch.where(widths > 0, widths, whole / (count - 1))
+    return centres, 1.0 / torch.cat([widths, 2.0 * whole[None]])
+
+
+def quantiles(numbers: Tensor, weights: Tensor, shares: Tensor) -> Tensor:
+    """The numbers below which these shares of the weights are, interpolated between values; 0 of no numbers."""
+    if len(numbers) == 0:
+        return torch.zeros_like(shares)
+    distinct, place = numbers.unique(return_inverse=True)
+    mass = torch.zeros_like(distinct).index_add_(0, place, weights)
+    below = (mass.cumsum(0) - 0.5 * mass) / mass.sum()
+    return torch.from_numpy(np.interp(shares.numpy(), below.numpy(), distinct.numpy()))
+
+
+def _numbers(terms: Sequence[Term], rows: EncodedRows, width: int) -> Points:
+    """The numbers and indicators that terms read of each row; narrower terms are filled up with zeros."""
+    read = [term.read(rows) for term in terms]
+    inputs = rows.values.new_zeros(len(read), len(rows), width)
+    for place, (values, _) in enumerate(read):
+        inputs[place, :, : values.shape[1]] = values
+    absent = torch.stack([gone for _, gone in read])
+    return Points(inputs, torch.where(absent, 0, NO_LEVEL))
+
+
+def _present(points: Points) -> Tensor:
+    """1 where there is a number, else 0, shape (G, U, 1)."""
+    return (points.levels == NO_LEVEL).to(points.inputs)[..., None]
+
+
 # G terms of one shape, P weights each, C outputs.
-TermFamily: TypeAlias = HiddenNets | LevelEffects
+TermFamily: TypeAlias = HiddenNets | LevelEffects | MonotoneSteps
 
 
 def linear_weights(family: TermFamily) -> Tensor:

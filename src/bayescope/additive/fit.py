@@ -7,6 +7,9 @@ Laplace's evidence by blocks is
 over blocks A_g = H_g + diag(δ_g) of the GGN in centred coordinates. By Fischer's inequality the product of the blocks'
 determinants is at least that of the full GGN, so that this is at most the full GGN's log Z (Immer et al. 2023; Bouchiat
 et al. 2024, section 3).
+
+Weights that must not be negative, those of monotone effects, are found by the same steps: of each step, what would
+carry a weight below 0 is held there. Held weights are no part of log Z and of γ: it is the evidence of the others.
 """
 
 from __future__ import annotations
@@ -20,10 +23,17 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.additive.passes import RowValues
-from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem, BlockFactors, Linearized, noise_of
+from bayescope.additive.passes import ALL, RowValues
+from bayescope.additive.problem import (
+    AdditiveHyperparameters,
+    AdditiveProblem,
+    BlockFactors,
+    Linearized,
+    noise_of,
+    output_variances,
+)
 from bayescope.errors import InputError
-from bayescope.likelihoods import Likelihood
+from bayescope.likelihoods import Likelihood, Weighted
 from bayescope.process_state import threads_for
 from bayescope.progress import progress_bar
 
@@ -37,6 +47,9 @@ LEAST_NOISE = 1e-8
 LEAST_FREEDOM = 0.05
 # With fewer determined weights than this, which may be rounding, the data say nothing of their precision.
 LEAST_DETERMINED = 1e-10
+# Nodes of a standard normal of variance 1 that a hyperparameter's expectations are averaged over, and the steps of
+# L-BFGS that it takes in an epoch; the next epochs go on from there.
+_NODES, _REFITS = (-3 / 5**0.5, -1 / 5**0.5, 1 / 5**0.5, 3 / 5**0.5), 4
 CHOICES = {
     "ranking": ("evidence", "mutual_information"),
     "posterior": ("laplace", "map"),
@@ -55,14 +68,14 @@ class BlockEvidence:
         determined: γ of each family, shape (G, L): how many weights of a layer the data determine.
         squares: ‖θ − m‖² of each family, shape (G, L).
         total: γ of all weights, the intercepts among them.
-        f: the outputs, shape (N, C).
+        linear: the model there, to first order.
     """
 
     value: Tensor
     determined: tuple[Tensor, ...]
     squares: tuple[Tensor, ...]
     total: float
-    f: RowValues
+    linear: Linearized
 
     @classmethod
     def of(
@@ -70,7 +83,7 @@ class BlockEvidence:
     ) -> BlockEvidence:
         """Computes log Z and γ from the curvature's blocks at the weights, where the model is linearised."""
         diagonal = at.diagonal(problem.families)
-        blocks = BlockFactors.of(linear.blocks, diagonal)
+        blocks = BlockFactors.of(linear.blocks, diagonal, problem.held(theta))
         value = problem.log_joint(theta, at, linear.f) + 0.5 * (diagonal.log().sum() - blocks.logdet())
         gamma = 1.0 - diagonal * blocks.inverse_diagonal()
         determined, squares = (
@@ -80,24 +93,37 @@ class BlockEvidence:
             )
             for each in (gamma, (theta - problem.centre).square())
         )
-        return cls(value, determined, squares, float(gamma.sum()), linear.f)
+        return cls(value, determined, squares, float(gamma.sum()), linear)
 
     def raised(
-        self, problem: AdditiveProblem, at: AdditiveHyperparameters, groups: str, *, learn: bool, fixed: bool
+        self,
+        problem: AdditiveProblem,
+        at: AdditiveHyperparameters,
+        groups: str,
+        *,
+        learn: bool,
+        learns: tuple[str, ...],
     ) -> AdditiveHyperparameters:
         """Hyperparameters one fixed-point step on: δ = γ/‖θ − m‖² and σ² = RSS/(N − γ) (MacKay 1992, eqs. 4.12, 4.16).
+
+        Other hyperparameters of the likelihood take a step of expectation maximisation: to where E_q[Σ log p(y∣f)] is
+        largest.
 
         Args:
             problem: the rows.
             at: the present hyperparameters.
             groups: "net" for one precision a term, "layer" for one for each of its layers.
             learn: whether precisions are learnt; else they stay.
-            fixed: whether the noise stays.
+            learns: the hyperparameters of the likelihood that do not stay.
         """
         precisions = self._precisions(at, groups) if learn else at.precisions
         likelihood = at.likelihood
-        if likelihood.noise_variance is not None and not fixed:
+        if likelihood.noise_variance is not None and learns:
             likelihood = likelihood.with_noise_variance(self._noise(problem, likelihood))
+        elif names := tuple(name for name in learns if name in likelihood.hyperparameters):
+            blocks = BlockFactors.of(self.linear.blocks, at.diagonal(problem.families))
+            variances = output_variances(self.linear, blocks)
+            likelihood = refitted(problem, likelihood, self.linear.f, variances, names)
         return replace(at, precisions=precisions, likelihood=likelihood)
 
     def _precisions(self, at: AdditiveHyperparameters, groups: str) -> tuple[Tensor, ...]:
@@ -113,11 +139,31 @@ class BlockEvidence:
 
     def _noise(self, problem: AdditiveProblem, likelihood: Likelihood) -> Tensor:
         """One for each output, shape (D,), which are taken to have used up as many degrees of freedom each."""
-        residuals = problem.squared_residuals(self.f)
+        residuals = problem.squared_residuals(self.linear.f)
         count = problem.rows()
         proposed = residuals / max(count - self.total / len(residuals), LEAST_FREEDOM * count)
         before = likelihood.noise(residuals)
         return (before * (proposed / before).clamp(1.0 / FARTHEST, FARTHEST)).clamp(min=LEAST_NOISE)
+
+
+def refitted(
+    problem: AdditiveProblem, likelihood: Likelihood, f: RowValues, variances: RowValues, names: tuple[str, ...]
+) -> Likelihood:
+    """The likelihood with the hyperparameters at which E_q[Σ_n w_n log p(y_n∣f_n)] is largest, or on the way there.
+
+    Args:
+        problem: the rows, in memory.
+        likelihood: p(y∣f).
+        f: the outputs at the mode, shape (N, C).
+        variances: their covariances, shape (N, C²), of which the diagonals count.
+        names: of the hyperparameters.
+    """
+    centre = f[ALL]
+    sd = variances[ALL].unflatten(1, (centre.shape[1], -1)).diagonal(dim1=1, dim2=2).clamp_min(0.0).sqrt()
+    weights, y = problem.weights[ALL], problem.targets[ALL]
+    weighted = Weighted(likelihood, float(weights.mean()))
+    draws = torch.stack([centre + z * sd for z in _NODES])
+    return weighted.fitted(names, draws, Weighted.join(y, weights), steps=_REFITS).likelihood
 
 
 def first_precisions(problem: AdditiveProblem, *, inner: float, other: float) -> tuple[Tensor, ...]:
@@ -179,7 +225,7 @@ def step(
     gradient = linear.transposed(linear.slope) - diagonal * (theta - problem.centre)
     rise = RISE
     while damping < MOST_DAMPING:
-        move = solved(linear, diagonal + damping, gradient)
+        move = _feasible(problem, theta, linear, diagonal + damping, gradient)
         f = problem.outputs(theta + move)
         there = problem.log_joint(theta + move, at, f)
         gain = float(there - here)
@@ -193,8 +239,34 @@ def step(
     return NewtonStep(theta, linear.f, here, 0.0, FIRST_DAMPING)
 
 
+def _feasible(
+    problem: AdditiveProblem, theta: Tensor, linear: Linearized, diagonal: Tensor, gradient: Tensor
+) -> Tensor:
+    """The step s of `solved`, where no bounded weight becomes negative: those that would are stopped at 0.
+
+    A weight at 0 that the gradient drives below stays. If the step carries others below, these are held at 0 and the
+    rest is solved for anew, until none is left (Bertsekas 1982, with the face found as by Lawson & Hanson 1974).
+    """
+    held = problem.held(theta) & (gradient < 0.0)
+    stopped, left = torch.zeros_like(theta), gradient
+    while True:
+        move = torch.where(held, stopped, solved(linear, diagonal, left, held=held))
+        below = problem.bounded & (theta + move < 0.0)
+        if not bool(below.any()):
+            return move
+        held = held | below
+        stopped = torch.where(held, -theta, 0.0)
+        left = gradient - linear.product(stopped) - diagonal * stopped
+
+
 def solved(
-    linear: Linearized, diagonal: Tensor, gradient: Tensor, *, residual: float = RESIDUAL, most: int = ITERATIONS
+    linear: Linearized,
+    diagonal: Tensor,
+    gradient: Tensor,
+    *,
+    residual: float = RESIDUAL,
+    most: int = ITERATIONS,
+    held: Tensor | None = None,
 ) -> Tensor:
     """(Jᵀ Λ J + diag)⁻¹ g by conjugate gradients on the full GGN; the result s always has gᵀ s > 0.
 
@@ -204,9 +276,12 @@ def solved(
         gradient: g, shape (P,).
         residual: the residual in the preconditioner's norm, as a share of the gradient's, at which it ends.
         most: the most iterations.
+        held: which weights are not moved, bool (P,); ``None`` for none.
     """
-    blocks = BlockFactors.of(linear.blocks, diagonal)
-    left, solution = gradient, torch.zeros_like(gradient)
+    blocks = BlockFactors.of(linear.blocks, diagonal, held)
+    held = None if held is None or not bool(held.any()) else held
+    left = gradient if held is None else gradient.masked_fill(held, 0.0)
+    solution = torch.zeros_like(gradient)
     whitened = blocks.solve(left)
     direction, norm = whitened, left @ whitened
     target = residual**2 * norm
@@ -214,6 +289,7 @@ def solved(
         if bool(norm <= target):
             break
         product = linear.product(direction) + diagonal * direction
+        product = product if held is None else product.masked_fill(held, 0.0)
         length = norm / (direction @ product)
         solution = solution + length * direction
         left = left - length * product
@@ -245,6 +321,7 @@ class AdditiveOptions:
         structure: of the Laplace posterior's precision: "block", one block a term, or "full".
         prior_precision: "evidence", or a number for all weights but the intercepts.
         intercept_prior_precision: that of the intercepts.
+        monotone: 1 for each feature whose effect never falls, −1 for one whose effect never rises.
         share_prior: which weights share a prior precision: those of a "net", or of each "layer" of it.
         epochs: steps over all rows, at most: fitting ends before where the evidence has come to rest.
         burn_in: how many of them come before the first update of the hyperparameters.
@@ -261,6 +338,7 @@ class AdditiveOptions:
     structure: Literal["block", "full"] = "block"
     prior_precision: float | Literal["evidence"] = "evidence"
     intercept_prior_precision: float = 1e-4
+    monotone: Mapping[str | int, int] | None = None
     share_prior: Literal["layer", "net"] = "layer"
     epochs: int = 100
     burn_in: int = 5
@@ -333,10 +411,10 @@ def climb(
     at: AdditiveHyperparameters,
     options: AdditiveOptions,
     *,
-    learn_noise: bool = True,
+    learns: tuple[str, ...] = ("noise_variance",),
 ) -> AdditiveFit:
     """Steps of the weights and of the hyperparameters in turn; the best are kept and brought near their mode."""
-    climber = _Epochs(problem, theta, at, options, learn_noise)
+    climber = _Epochs(problem, theta, at, options, learns)
     with threads_for(problem.numbers), progress_bar("fitting", visible=options.progress) as report:
         for epoch in range(options.epochs):
             report(epoch, options.epochs, f"epoch {epoch + 1}")
@@ -355,12 +433,12 @@ class _Epochs:
         theta: Tensor,
         at: AdditiveHyperparameters,
         options: AdditiveOptions,
-        learn_noise: bool,
+        learns: tuple[str, ...],
     ) -> None:
         self.trace: dict[str, list[float]] = {}
         self.best, self.ended = (theta, at), "all epochs"
         self._problem, self._theta, self._at, self._options = problem, theta, at, options
-        self._learn, self._learn_noise = isinstance(options.prior_precision, str), learn_noise
+        self._learn, self._learns = isinstance(options.prior_precision, str), learns
         self._damping, self._linear = FIRST_DAMPING, problem.linearized(theta, at.likelihood)
         self._highest, self._since = -math.inf, 0
 
@@ -379,7 +457,7 @@ class _Epochs:
         if self._since >= PATIENCE:
             self.ended = "rest"
             return True
-        if (self._learn or self._learn_noise) and (epoch - options.burn_in) % options.evidence_every == 0:
+        if (self._learn or self._learns) and (epoch - options.burn_in) % options.evidence_every == 0:
             self._update(evidence)
             self._linear = self._linear.under(self._at.likelihood)
         return False
@@ -390,7 +468,7 @@ class _Epochs:
                 linear = self._linear.under(self._at.likelihood)
                 evidence = BlockEvidence.of(self._problem, self._theta, self._at, linear)
             self._at = evidence.raised(
-                self._problem, self._at, self._options.share_prior, learn=self._learn, fixed=not self._learn_noise
+                self._problem, self._at, self._options.share_prior, learn=self._learn, learns=self._learns
             )
 
     def _judge(self, value: float) -> None:

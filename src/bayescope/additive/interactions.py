@@ -62,7 +62,14 @@ class Ranking:
         return cls(tuple(pairs[place] for place in order), scores[order], method)
 
 
-def rank(fit: AdditiveFit, encoding: TableEncoding, data: Observed, method: str, generator: torch.Generator) -> Ranking:
+def rank(
+    fit: AdditiveFit,
+    encoding: TableEncoding,
+    data: Observed,
+    method: str,
+    generator: torch.Generator,
+    features: Sequence[int] | None = None,
+) -> Ranking:
     """Ranks all pairs of features.
 
     Args:
@@ -71,11 +78,12 @@ def rank(fit: AdditiveFit, encoding: TableEncoding, data: Observed, method: str,
         data: what was fitted.
         method: "evidence" or "mutual_information".
         generator: of the hidden units that "evidence" judges by.
+        features: that may be in a pair, ascending; ``None`` for all.
 
     Raises:
         OptionError: if the method is neither.
     """
-    pairs = list(combinations(range(len(encoding.features)), 2))
+    pairs = list(combinations(range(len(encoding.features)) if features is None else features, 2))
     if method == "evidence":
         scores = evidence_gains(fit, [pair_term(encoding, pair) for pair in pairs], data, generator)
     else:

@@ -9,13 +9,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from bayescope.additive.families import MonotoneSteps
 from bayescope.additive.fit import MOST_PRECISION, AdditiveFit
 from bayescope.additive.model import AdditiveModel
 from bayescope.additive.passes import ALL, RowValues
-from bayescope.additive.problem import BlockFactors, Linearized
+from bayescope.additive.problem import BlockFactors, Linearized, output_variances
 from bayescope.likelihoods import Likelihood
 from bayescope.likelihoods.quasi_monte_carlo import principal_root
-from bayescope.posterior import GaussianPosterior, PointPosterior, Record
+from bayescope.posterior import Cone, GaussianPosterior, PointPosterior, Record, onto_cone
 from bayescope.precision import BlockPrecision, DensePrecision, Precision
 from bayescope.process_state import threads_for
 from bayescope.quadrature import activation_nodes, normal_nodes
@@ -34,6 +35,7 @@ def laplace_at(fitted: AdditiveFit, model: AdditiveModel, structure: str, log_un
     """N(θ*, A⁻¹) in centred coordinates, A = H + diag(δ) with H the GGN, or its blocks of one term each.
 
     The curvature Λ of each row is its average over this very Gaussian (`_averaged`); the evidence has that at the mode.
+    The weights of monotone effects are restricted to the cone where none is negative (`_restricted`).
 
     Args:
         fitted: the mode, and the blocks of the curvature there.
@@ -43,14 +45,46 @@ def laplace_at(fitted: AdditiveFit, model: AdditiveModel, structure: str, log_un
     """
     evidence = fitted.evidence.value
     if structure == "full":
-        blocks, full = (_precision(fitted, model, each, fitted.linear) for each in ("block", "full"))
-        evidence = evidence + 0.5 * (blocks.logdet() - full.logdet())
-    precision = _precision(fitted, model, structure, _averaged(fitted))
+        held, prior = fitted.problem.held(fitted.theta), fitted.at.diagonal(fitted.problem.families)
+        full = _precision(fitted, model, "full", fitted.linear).to_dense().masked_fill(held | held[:, None], 0.0)
+        blocks = BlockFactors.of(fitted.linear.blocks, prior, held)
+        evidence = evidence + 0.5 * (blocks.logdet() - DensePrecision(full + torch.diag(prior * held)).logdet())
+    location, precision, cones = _restricted(fitted, _precision(fitted, model, structure, _averaged(fitted)))
     record = Record(
         "laplace", evidence=evidence - log_unit * fitted.problem.rows(), notes=_notes(fitted, structure),
         trace=dict(fitted.trace),
     )  # fmt: skip
-    return GaussianPosterior(fitted.theta, precision, record, model, _likelihood(fitted, model))
+    return GaussianPosterior(location, precision, record, model, _likelihood(fitted, model), cones=cones)
+
+
+def _restricted(fitted: AdditiveFit, precision: Precision) -> tuple[Tensor, Precision, tuple[Cone, ...]]:
+    """The mean and the precision of draws in the cone where no bounded weight is negative, and the maps to it.
+
+    A weight that is held at 0 has a slope g there, which is negative: to second order about the mode θ* the log joint
+    has its largest value at θ* + A⁻¹ g, outside the cone, and θ* is the point of the cone that is nearest to it.
+    """
+    problem, theta = fitted.problem, fitted.theta
+    if not bool(problem.bounded.any()):
+        return theta, precision, ()
+    linear, diagonal = fitted.linear, fitted.at.diagonal(problem.families)
+    slope = linear.transposed(linear.slope) - diagonal * (theta - problem.centre)
+    slope = torch.where(problem.held(theta), slope, 0.0)
+    location = theta.clone()
+    blocks, indices = [precision], [torch.arange(len(theta))]
+    if isinstance(precision, BlockPrecision):
+        blocks, indices = list(precision.blocks), list(precision.indices)
+    cones, parts = [], []
+    for block, index in zip(blocks, indices, strict=True):
+        bounded = problem.bounded[index].nonzero()[:, 0]
+        if len(bounded) == 0:
+            parts.append(block)
+            continue
+        beyond = theta[index] + block.solve(slope[index])
+        location[index], matrix, cone = onto_cone(beyond, block.to_dense(), bounded, index)
+        parts.append(DensePrecision(matrix, name=NAME))
+        cones.append(cone)
+    by_blocks = isinstance(precision, BlockPrecision)
+    return location, BlockPrecision(parts, indices, len(theta), name=NAME) if by_blocks else parts[0], tuple(cones)
 
 
 def tightest_log_evidence(fitted: AdditiveFit) -> float:
@@ -65,11 +99,12 @@ def tightest_log_evidence(fitted: AdditiveFit) -> float:
     root = problem.root(linear.f, at.likelihood, ALL)
     jacobian = (root.mT @ _jacobian(fitted, ALL)).flatten(0, 1)
     prior = at.diagonal(problem.families)
-    whitened = jacobian * prior.rsqrt()
+    held = problem.held(fitted.theta)
+    whitened = (jacobian * prior.rsqrt()).masked_fill(held, 0.0)
     gram = whitened @ whitened.mT
     gram.diagonal().add_(1.0)
     full = torch.linalg.cholesky(gram).diagonal().log().sum() + 0.5 * prior.log().sum()
-    blocks = 0.5 * BlockFactors.of(linear.blocks, prior).logdet()
+    blocks = 0.5 * BlockFactors.of(linear.blocks, prior, held).logdet()
     return fitted.log_evidence + float(blocks - full)
 
 
@@ -80,12 +115,11 @@ def point_at(fitted: AdditiveFit, model: AdditiveModel) -> PointPosterior:
 
 
 def _likelihood(fitted: AdditiveFit, model: AdditiveModel) -> Likelihood:
-    """p(y∣f) in y's unit: a noise variance in the targets' unit times the scale's square."""
+    """p(y∣f) in y's unit, which is not that of standardised targets."""
     likelihood = fitted.at.likelihood
-    if likelihood.noise_variance is None:
+    if bool((model.scale == 1.0).all()) and likelihood.noise_variance is None:
         return likelihood
-    variance = likelihood.noise(model.scale) * model.scale.square()
-    return likelihood.with_noise_variance(variance if len(variance.unique()) > 1 else variance[0])
+    return likelihood.in_unit(model.scale)
 
 
 def _averaged(fitted: AdditiveFit) -> Linearized:
@@ -103,7 +137,7 @@ def _averaged(fitted: AdditiveFit) -> Linearized:
     diagonal = fitted.at.diagonal(problem.families)
     with threads_for(problem.numbers):
         for _ in range(_STEPS):
-            variance = _variances(linear, diagonal)
+            variance = output_variances(linear, BlockFactors.of(linear.blocks, diagonal))
             average = _expected_curvature(linear, variance)
             halfway = problem.passes.kept(_between(linear.curvature, average))
             linear = replace(linear, curvature=halfway, known=None)
@@ -116,17 +150,6 @@ def _averaged(fitted: AdditiveFit) -> Linearized:
 
 def _between(one: RowValues, other: RowValues) -> Callable[[slice], Tensor]:
     return lambda rows: 0.5 * (one[rows] + other[rows])
-
-
-def _variances(linear: Linearized, diagonal: Tensor) -> RowValues:
-    """Var[f] of each row by the blocks, shape (N, C²)."""
-    *factors, of_intercept = BlockFactors.of(linear.blocks, diagonal).factors
-    tables = []
-    for jacobian, factor in zip(linear.jacobians, factors, strict=True):
-        rows = jacobian.flatten(1, 2)  # (G, U C, P)
-        half = torch.linalg.solve_triangular(factor, rows.mT, upper=False).mT.reshape(jacobian.shape)
-        tables.append((half @ half.mT).flatten(2))
-    return linear.problem.gathered(torch.cholesky_inverse(of_intercept).flatten(), tables)
 
 
 def _expected_curvature(linear: Linearized, variance: RowValues) -> RowValues:
@@ -210,6 +233,14 @@ def _notes(fitted: AdditiveFit, structure: str | None) -> dict[str, str]:
         "prior precision": _listed(fitted),
         "intercept": f"prior precision {at.intercept_precision:g} in the unit of the weights",
     }
+    monotone = {
+        term.name: "rising" if sign > 0 else "falling"
+        for family in problem.families
+        if isinstance(family, MonotoneSteps)
+        for term, sign in zip(family.terms, family.signs.tolist(), strict=True)
+    }
+    if monotone:
+        notes["monotone"] = ", ".join(f"{name} {how}" for name, how in monotone.items())
     if structure is not None:
         per = "a block of the GGN for each term, effects centred" if structure == "block" else "the full GGN"
         averaged = "" if at.likelihood.noise_variance is not None else ", averaged over the posterior"

@@ -158,6 +158,16 @@ class AdditiveProblem:
         """R with R Rᵀ = Λ of some rows, times their weights, shape (n, C, K)."""
         return likelihood.ggn_sqrt(f[rows], self.targets[rows]) * self.weights[rows].sqrt()[:, None, None]
 
+    @cached_property
+    def bounded(self) -> Tensor:
+        """Which weights are at least 0, bool (P,)."""
+        of_families = [family.bounded.repeat(len(family.terms)) for family in self.families]
+        return torch.cat([*of_families, torch.zeros(self.families[0].outputs, dtype=torch.bool)])
+
+    def held(self, theta: Tensor) -> Tensor:
+        """Which weights are at their bound, bool (P,)."""
+        return self.bounded & (theta <= 0.0)
+
     @property
     def numbers(self) -> int:
         """How many numbers the Jacobians of all terms are."""
@@ -263,13 +273,19 @@ class BlockFactors:
     factors: tuple[Tensor, ...]
 
     @classmethod
-    def of(cls, blocks: Sequence[Tensor], diagonal: Tensor) -> BlockFactors:
+    def of(cls, blocks: Sequence[Tensor], diagonal: Tensor, held: Tensor | None = None) -> BlockFactors:
         """Factorise the blocks H_g, shape (G, P, P) each, plus a diagonal of shape (P,).
+
+        Of weights that are held where they are, bool (P,), only the diagonal counts.
 
         Raises:
             NotPositiveDefiniteError: if a block is not positive definite in float64.
         """
-        parts = zip(blocks, diagonal.split([block[..., 0].numel() for block in blocks]), strict=True)
+        sizes = [block[..., 0].numel() for block in blocks]
+        if held is not None and bool(held.any()):
+            free = [part.view(block.shape[:2]) for part, block in zip((~held).split(sizes), blocks, strict=True)]
+            blocks = [block * (of[:, None] & of[..., None]) for block, of in zip(blocks, free, strict=True)]
+        parts = zip(blocks, diagonal.split(sizes), strict=True)
         with one_thread():  # batches of small matrices are many times slower in two
             return cls(tuple(_cholesky(block + torch.diag_embed(part.view(block.shape[:2]))) for block, part in parts))
 
@@ -289,6 +305,17 @@ class BlockFactors:
         with one_thread():
             inverses = [torch.cholesky_inverse(factor) for factor in self.factors]
         return torch.cat([inverse.diagonal(dim1=-2, dim2=-1).flatten() for inverse in inverses])
+
+
+def output_variances(linear: Linearized, blocks: BlockFactors) -> RowValues:
+    """The covariance of f of each row by the blocks, shape (N, C²)."""
+    *factors, of_intercept = blocks.factors
+    tables = []
+    for jacobian, factor in zip(linear.jacobians, factors, strict=True):
+        rows = jacobian.flatten(1, 2)  # (G, U C, P)
+        half = torch.linalg.solve_triangular(factor, rows.mT, upper=False).mT.reshape(jacobian.shape)
+        tables.append((half @ half.mT).flatten(2))
+    return linear.problem.gathered(torch.cholesky_inverse(of_intercept).flatten(), tables)
 
 
 def noise_of(likelihood: Likelihood) -> float | None:

@@ -16,13 +16,13 @@ from rich.table import Table
 from rich.text import Text
 
 from bayescope.cli.answer import PIPED_WIDTH, answer, stdout, verbatim
+from bayescope.cli.models import build, task_of
 from bayescope.cli.opening import open_source
 from bayescope.cli.training_table import Roles, TrainingTable, read_training_table
 from bayescope.cli.writing import check_files
 from bayescope.comparison import FILES, Comparison, compare
-from bayescope.comparison.measures import Measure, best_cells, columns, written
+from bayescope.comparison.measures import Measure, best_cells, written
 from bayescope.errors import BayescopeWarning, InputError, MissingDependencyError
-from bayescope.estimators import BayesianLogisticRegression
 from bayescope.files import only_writer
 from bayescope.plots import style
 from bayescope.report import write_comparison
@@ -48,17 +48,15 @@ def compare_table(options: CompareOptions, compare: Callable[..., Comparison] = 
             written.
     """
     out = options.out
-    template = BayesianLogisticRegression().set_params(
-        link=options.link, prior_precision=_prior_precision(options.prior_precision), features=options.features
-    )
     names = None if options.posteriors is None else [name.strip() for name in options.posteriors.split(",")]
     with ExitStack() as stack:
         if out is not None:
             check_files(out, (*FILES, REPORT), options.table)
             stack.enter_context(only_writer("--out", out / REPORT))
         source = open_source(options.table, missing=options.missing or (), again=True)
-        table = read_training_table(source, Roles.of(options), task="classification")
+        table = read_training_table(source, Roles.of(options), task=task_of(options), likelihood=options.likelihood)
         check_comparable(table)
+        template = build(options, table.target.task, table.roles.categorical)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", BayescopeWarning)  # they stand in the footnotes
             comparison = compare(
@@ -93,15 +91,6 @@ def _save(comparison: Comparison, out: Path) -> tuple[list[Path], list[str]]:
         return [*files, write_comparison(comparison, out / REPORT)], []
     except MissingDependencyError as error:
         return files, [f"No {REPORT}: {error}"]
-
-
-def _prior_precision(text: str) -> float | str:
-    if text == "evidence":
-        return text
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(f'--prior-precision: expected a positive number or "evidence", got {text!r}.') from None
 
 
 def check_comparable(table: TrainingTable) -> None:
@@ -150,7 +139,7 @@ def show(comparison: Comparison, console: Console) -> None:
         console: to print to.
     """
     console.print(verbatim(comparison.title, "bold"))
-    every = columns(comparison.reference)
+    every = comparison.measures
     whole = _table(comparison, every)
     if Measurement.get(console, console.options.update(max_width=PIPED_WIDTH), whole).maximum <= console.width:
         console.print(whole)

@@ -26,12 +26,13 @@ from bayescope.cli.checkpoints import Checkpoints, fitted_copy, named_fit
 from bayescope.cli.fitted_table import FittedTable
 from bayescope.cli.header import listed
 from bayescope.cli.model_files import table_of
-from bayescope.cli.models import build
+from bayescope.cli.models import build, task_of
 from bayescope.cli.opening import STANDARD, open_source
 from bayescope.cli.streamed_table import StreamedTable, read_streamed_table
 from bayescope.cli.training_table import Roles, TrainingTable, read_training_table
 from bayescope.cli.writing import check_file
 from bayescope.errors import InputError, recorded_warnings
+from bayescope.estimators.exposure import Added
 from bayescope.files import only_writer
 from bayescope.processes import Processes, present, timeout
 from bayescope.progress import no_bars
@@ -61,6 +62,8 @@ def fit_table(options: FitOptions) -> None:
         table = _read(options, processes)
         estimator = build(options, table.target.task, table.roles.categorical)
         train, judges, notes = table.split(options.test_size, options.seed)
+        if options.likelihood is None and table.target.remark:
+            notes.append(table.target.remark)
         with named_fit(estimator, options):
             checkpoints = Checkpoints.beside(out, estimator, resume=options.resume)
             notes = [*checkpoints.remarks(options.model, resume=options.resume), *notes]
@@ -82,16 +85,18 @@ def fit_table(options: FitOptions) -> None:
 
 def _read(options: FitOptions, processes: Processes) -> TrainingTable | StreamedTable:
     """The table in memory, of each process, or on disk."""
-    path, roles = options.table, Roles.of(options, options.weight)
+    added = Added.of(options.offset, options.exposure).column
+    path, roles, task = options.table, Roles.of(options, options.weight, added), task_of(options)
     if several(path) or large(path) if options.stream is None else options.stream:
-        return read_streamed_table(path, roles, options.missing or (), options.task, processes)
+        return read_streamed_table(path, roles, options.missing or (), task, processes, options.likelihood)
     source = open_source(path, missing=options.missing or (), again=True)
-    return read_training_table(source, roles, task=options.task)
+    return read_training_table(source, roles, task=task, likelihood=options.likelihood)
 
 
 def _fit(estimator: object, table: TrainingTable | StreamedTable, checkpoint: Path | None) -> Any:
     X, y, weights = table.data
-    return fitted_copy(estimator, checkpoint, X, y, **({} if weights is None else {"sample_weight": weights}))
+    others: dict[str, Any] = dict([] if table.roles.added is None else [table.roles.added])
+    return fitted_copy(estimator, checkpoint, X, y, **others, **({} if weights is None else {"sample_weight": weights}))
 
 
 @contextmanager
@@ -228,6 +233,8 @@ def _described(outcome: FitResult, options: FitOptions) -> FittedTable:
 def _facts(outcome: FitResult, described: FittedTable, out: Path) -> Facts:
     """All that is reported, for programs."""
     model, target, kinds = outcome.estimator, outcome.table.target, list(described.kinds.values())
+    if model._added_by is not None:
+        kinds.remove("numeric")
     facts: Facts = {
         "model": str(out),
         "bytes": out.stat().st_size,
@@ -261,7 +268,8 @@ def lines_of_fit(facts: Facts) -> list[RenderableType]:
     """The same in a few lines, for people."""
     classes = facts.get("classes", [])
     what = f"{facts['task']}, {len(classes)} classes: {listed(classes)}" if classes else str(facts["task"])
-    because = f" (since {facts['task_because']}; --task decides otherwise)" if facts["task_because"] else ""
+    otherwise = "--task, or --likelihood for counts," if len(classes) > 2 else "--task"
+    because = f" (since {facts['task_because']}; {otherwise} decides otherwise)" if facts["task_because"] else ""
     columns = f"{facts['features']} features: {facts['numeric']} of numbers, {facts['labels']} of labels"
     lines: list[RenderableType] = [
         verbatim(f"{facts['estimator']} of {facts['target']}", "bold"),

@@ -73,7 +73,7 @@ def table_of(path: str, model: object) -> FittedTable:
             f"{path}: expected a model that was fitted to named columns, got one of columns without names. Fit it to a "
             "DataFrame, or with `bayescope fit`."
         )
-    names = [str(name) for name in model.feature_names_in_]
+    names = [*map(str, model.feature_names_in_), *(getattr(model, "_added_by", None) or ())[1:]]
     categories = {encoding.name: encoding.categories for encoding in _label_encodings(model)}
     kinds: dict[str, Kind] = {name: "categorical" if name in categories else "numeric" for name in names}
     values = {name: {str(label): label for label in labels} for name, labels in categories.items()}

@@ -1,24 +1,30 @@
-"""What `bayescope fit` was asked for, and the estimator that this makes, which checks its options."""
+"""What `fit` and `compare` were asked for, and the estimator that this makes, which checks its options."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from bayescope import checks, estimators
-from bayescope.cli.target import Task
+from bayescope.cli.target import ORDERED, Task
 from bayescope.errors import InputError, OptionError, UnsupportedError
-from bayescope_command.app import FitOptions
+from bayescope.likelihoods import NumberLikelihoodName
+from bayescope_command.app import CompareOptions, FitOptions
 
 MODELS: Mapping[str, Mapping[Task, str]] = {
     "additive": {"classification": "NeuralAdditiveClassifier", "regression": "NeuralAdditiveRegressor"},
     "linear": {"classification": "BayesianLogisticRegression", "regression": "BayesianLinearRegression"},
     "mlp": {"classification": "BayesianMLPClassifier", "regression": "BayesianMLPRegressor"},
 }
+# With --likelihood, in the place of the model that is Gaussian.
+GENERALIZED = {"BayesianLinearRegression": "BayesianGeneralizedLinearModel"}
+# The values of --likelihood. A binomial target has two columns, and a table has one.
+LIKELIHOODS = (*(name for name in get_args(NumberLikelihoodName) if name != "binomial"), *ORDERED)
 # What the command line sets by options of its own.
 SET_BY_OPTIONS = {
+    "likelihood": "--likelihood",
     "random_state": "--seed",
     "categorical": "--categorical",
     "progress": "the terminal: it shows a bar, a pipe none",
@@ -27,7 +33,7 @@ SET_BY_OPTIONS = {
 WORDS = {"true": True, "false": False, "none": None}
 
 
-def build(options: FitOptions, task: Task, categorical: Sequence[str] = ()) -> Any:
+def build(options: FitOptions | CompareOptions, task: Task, categorical: Sequence[str] = ()) -> Any:
     """The estimator, not fitted.
 
     Args:
@@ -40,17 +46,21 @@ def build(options: FitOptions, task: Task, categorical: Sequence[str] = ()) -> A
         UnsupportedError: if an option is not one of this estimator's.
         InputError: if a parameter is no name=value, or the command line sets it by another option.
     """
-    kind: Any = getattr(estimators, MODELS[checks.choice("--model", options.model, MODELS)][task])
+    added = [role for role in ("offset", "exposure") if getattr(options, role, None) is not None]
+    kind = _kind_of(options, task, plain=options.likelihood is None and not added)
     known = inspect.signature(kind).parameters
+    strange = [role for role in added if role not in inspect.signature(kind.fit).parameters]
+    if strange:
+        raise UnsupportedError(f"--{strange[0]}: expected none for {kind.__name__}, which takes none. Leave it out.")
     chosen: dict[str, Any] = {"random_state": options.seed, "categorical": list(categorical) or None}
     if "progress" in known:
         chosen["progress"] = True
-    for name in ("posterior", "prior_precision", "interactions"):
-        text = getattr(options, name)
+    for name in ("likelihood", "posterior", "prior_precision", "interactions", "link", "features"):
+        text = getattr(options, name, None)
         if text is not None:
             if name not in known:
-                raise UnsupportedError(_not_taken(name, kind.__name__, options.model))
-            chosen[name] = text if name == "posterior" else value_of(text)
+                raise UnsupportedError(_not_taken(name, kind.__name__))
+            chosen[name] = value_of(text) if name in ("prior_precision", "interactions") else text
     for text in options.given or ():
         name, sign, value = text.partition("=")
         if not sign:
@@ -67,6 +77,32 @@ def build(options: FitOptions, task: Task, categorical: Sequence[str] = ()) -> A
     return kind(**chosen)
 
 
+def _kind_of(options: FitOptions | CompareOptions, task: Task, *, plain: bool) -> Any:
+    """The class of the estimator: for a likelihood of ordered classes that of a regression, which then classifies."""
+    model, ordered = checks.choice("--model", options.model, MODELS), options.likelihood in ORDERED
+    if ordered and model == "additive":
+        raise UnsupportedError(
+            f"--likelihood: expected one of numbers for --model additive, got {options.likelihood!r}. Take --model "
+            "linear or mlp for ordered classes."
+        )
+    name = MODELS[model]["regression" if ordered else task]
+    return getattr(estimators, name if plain else GENERALIZED.get(name, name))
+
+
+def task_of(options: FitOptions | CompareOptions) -> str:
+    """The task that the options name: with a likelihood that of its outcomes, unless ``--task`` says otherwise.
+
+    Raises:
+        OptionError: if there is no such likelihood.
+    """
+    if options.likelihood is None:
+        return options.task
+    checks.choice("--likelihood", options.likelihood, LIKELIHOODS)
+    if options.task != "auto":
+        return options.task
+    return "classification" if options.likelihood in ORDERED else "regression"
+
+
 def value_of(text: str) -> Any:
     """A value in Python's notation: 16, 1e-3, (50, 50), {"age": "quantile"}, true, none; anything else is text."""
     if text.lower() in WORDS:
@@ -77,8 +113,11 @@ def value_of(text: str) -> Any:
         return text
 
 
-def _not_taken(name: str, kind: str, model: str) -> str:
+def _not_taken(name: str, kind: str) -> str:
     option = f"--{name.replace('_', '-')}"
     if name == "posterior":
         return f"{option}: expected none for {kind}, whose posterior is exact. Leave it out."
-    return f"{option}: expected none for --model {model}; it is for --model additive. Leave it out."
+    if name == "likelihood":
+        return f"{option}: expected none for {kind}, which predicts classes. Leave it out, or give --task regression."
+    takes = {"interactions": "--model additive", "link": "--model linear and classes"}.get(name, "--model linear")
+    return f"{option}: expected none for {kind}; it is for {takes}. Leave it out."

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from bayescope.cli.arrow_source import ArrowSource
-from bayescope.cli.target import Target
+from bayescope.cli.target import Target, check_domain
 from bayescope.cli.training_table import Roles
 from bayescope.errors import InputError
 from bayescope.processes import Processes
@@ -78,7 +78,7 @@ class StreamedTable:
 
 
 def read_streamed_table(
-    path: Path, roles: Roles, spellings: Sequence[str], task: str, processes: Processes
+    path: Path, roles: Roles, spellings: Sequence[str], task: str, processes: Processes, likelihood: str | None = None
 ) -> StreamedTable:
     """Opens a table and reads its target; each process reads its part.
 
@@ -98,6 +98,9 @@ def read_streamed_table(
             labels.add(replace(column, values=column.values[~missing]), once[~missing])
         else:
             numbers.add(column.values, once)
+            if likelihood is not None:
+                there = np.flatnonzero(~missing)
+                check_domain(source, name, column.values[there], row + there, likelihood)
         gaps.append(row + np.flatnonzero(missing))
         row += len(missing)
     parts = zip(*processes.gather((labels, numbers, np.concatenate(gaps))), strict=True)
@@ -145,4 +148,4 @@ def _target(source: ArrowSource, labels: LabelsSeen, numbers: Tally, task: str) 
     if values is None and task != "classification":
         return Target(name, np.empty(0), "regression", f"{name} has more than {MOST_VALUES:,} different numbers")
     few = np.arange(MOST_VALUES + 1.0) if values is None else values
-    return Target.of(source, name, few, "numeric", np.zeros(1), task)
+    return Target.of(source, name, few, "numeric", np.zeros(1), task, None if values is None else numbers.counts)

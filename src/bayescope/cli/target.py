@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal, final, get_args
 
 import numpy as np
 import pandas as pd
@@ -12,6 +12,7 @@ from bayescope.checks import choice
 from bayescope.cli.header import listed
 from bayescope.cli.source import Source, place_of
 from bayescope.errors import InputError, UnsupportedError
+from bayescope.likelihoods import LabelError, OrderedLikelihoodName, resolve
 from bayescope.tables.columns import Kind
 
 Task = Literal["classification", "regression"]
@@ -20,6 +21,12 @@ TASKS = ("auto", "classification", "regression")
 MOST_CLASSES = 50
 # Whole numbers are classes, unless an option says otherwise, where they have at most this many different values.
 FEW = 10
+# The values of --likelihood for classes in an order.
+ORDERED: tuple[str, ...] = get_args(OrderedLikelihoodName)
+# Fewer classes than this have no order that a model could learn from.
+LEAST_ORDERED = 3
+# The skewness above which amounts are far from a Gaussian: that of an exponential distribution.
+SKEWED = 2.0
 
 
 @final
@@ -32,12 +39,14 @@ class Target:
         values: text, whole numbers or numbers, shape (N,).
         task: "classification" or "regression".
         reason: why it is that task, where nobody said so; else empty.
+        remark: which likelihood the numbers look like, unless that is a Gaussian or classes without order; else empty.
     """
 
     name: str
     values: np.ndarray
     task: Task
     reason: str
+    remark: str = ""
 
     @property
     def classes(self) -> list[str | int | float]:
@@ -49,7 +58,10 @@ class Target:
         return pd.Series(self.values, name=self.name)
 
     @classmethod
-    def of(cls, source: Source, name: str, values: np.ndarray, kind: Kind, places: np.ndarray, task: str) -> Target:
+    def of(
+        cls, source: Source, name: str, values: np.ndarray, kind: Kind, places: np.ndarray, task: str,
+        counts: np.ndarray | None = None,
+    ) -> Target:  # fmt: skip
         """The target that a column makes.
 
         Args:
@@ -59,6 +71,7 @@ class Target:
             kind: "numeric" or "categorical".
             places: where the rows stand in the table.
             task: "classification", "regression", or "auto".
+            counts: how often each number was there, shape (N,); once by default.
 
         Raises:
             InputError: if the column does not go with the task, or has one class alone.
@@ -68,24 +81,89 @@ class Target:
         where = f"{source.name}: target {name!r}"
         if task == "regression" and kind == "categorical":
             raise UnsupportedError(
-                f"{where}: expected a number in every row for --task regression, got {values[0]!r} in "
-                f"{place_of(source, int(places[0]))}. Name another target, or leave --task out."
+                f"{where}: expected a number in every row for a regression, got {values[0]!r} in "
+                f"{place_of(source, int(places[0]))}. Name another target, or leave out --task and --likelihood."
             )
         if task == "regression":
-            return cls(name, _varied(where, values), "regression", "")
+            return cls(name, _varied(where, values), "regression", "", _remark(name, values, counts))
         labels = values.astype(str) if kind == "categorical" else _whole(values)
         found = np.unique(labels)
         whole = kind == "categorical" or labels.dtype.kind == "i"
         if task == "auto" and kind == "numeric" and len(found) > 2 and not (whole and len(found) <= FEW):
             many = "whole numbers" if whole else "numbers"
-            return cls(name, _varied(where, values), "regression", f"{name} has {len(found)} different {many}")
+            reason = f"{name} has {len(found)} different {many}"
+            return cls(name, _varied(where, values), "regression", reason, _remark(name, values, counts))
         _check_classes(where, found, kind, whole)
         reason = (
             f"{name} has {len(found)} different {'whole ' * whole}numbers"
             if task == "auto" and kind == "numeric"
             else ""
         )
-        return cls(name, labels, "classification", reason)
+        return cls(name, labels, "classification", reason, _remark_on_order(name, found) if reason else "")
+
+
+def check_domain(source: Source, name: str, values: np.ndarray, places: np.ndarray, likelihood: str) -> None:
+    """Refuses numbers that a likelihood gives no probability, such as a negative count.
+
+    Args:
+        source: the table.
+        name: of the column.
+        values: numbers, none missing, shape (N,).
+        places: where the rows stand in the table.
+        likelihood: its name.
+
+    Raises:
+        InputError: for the first of them.
+    """
+    known = resolve(likelihood)  # type: ignore[arg-type]
+    if likelihood in ORDERED and values.dtype.kind not in "biuf":
+        raise InputError(
+            f"{source.name}: column {name!r}: expected whole numbers in the order of the classes for --likelihood "
+            f"{likelihood}, got text such as {str(values[0])!r}. Number the classes in the table."
+        )
+    if known.domain.low == -np.inf:
+        return
+    try:
+        known.targets(values, 1)
+    except LabelError as error:
+        expected, got, row, advice, _ = error.args
+        raise InputError(
+            f"{source.name}: {place_of(source, int(places[row]))}, column {name!r}: expected {expected} for "
+            f"--likelihood {likelihood}, got {got}. {advice}"
+        ) from None
+
+
+def _remark(name: str, values: np.ndarray, counts: np.ndarray | None) -> str:
+    """Which likelihood suits numbers that a Gaussian would often predict to be negative, and never are."""
+    lowest, highest = values.min(), values.max()
+    if lowest < 0:
+        return ""
+    shares = values / highest  # the highest is above 0, since the numbers vary
+    mean = np.average(shares, weights=counts)
+    sd = np.sqrt(np.average((shares - mean) ** 2, weights=counts))
+    never = "whose predictions are never negative"
+    if lowest <= 1 and mean < 2.0 * sd and (values % 1 == 0).all() and len(np.unique(values)) > FEW:
+        return (
+            f"{name} looks like counts (whole numbers from {lowest:g} to {highest:.15g}): try --likelihood "
+            f"negative_binomial (or poisson), {never}"
+        )
+    skewness = np.average(((shares - mean) / sd) ** 3, weights=counts)
+    if lowest > 0 and skewness > SKEWED:
+        return (
+            f"{name} looks like amounts (all above 0, a few far above the others): try --likelihood gamma (or "
+            f"log_normal), {never}"
+        )
+    return ""
+
+
+def _remark_on_order(name: str, found: np.ndarray) -> str:
+    """That whole numbers one after another may be ordered classes, such as ratings."""
+    if len(found) < LEAST_ORDERED or (np.diff(found) != 1).any():
+        return ""
+    return (
+        f"{name} has the values {found[0]:g} to {found[-1]:g}: if they are in order, as ratings are, try --likelihood "
+        "ordinal with --model linear or mlp, which learns from the order"
+    )
 
 
 def _check_classes(where: str, found: np.ndarray, kind: Kind, whole: bool) -> None:

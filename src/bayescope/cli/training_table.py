@@ -13,7 +13,7 @@ from sklearn.model_selection import train_test_split
 
 from bayescope.cli.header import LISTED, find, hint, listed, split_names
 from bayescope.cli.source import Source, all_blocks, place_of
-from bayescope.cli.target import Target
+from bayescope.cli.target import ORDERED, Target, check_domain
 from bayescope.errors import InputError
 from bayescope.tables.columns import Kind
 from bayescope.tables.suspicion import LABELS, SHARE, hardly_recur, is_number, mostly_numbers
@@ -36,17 +36,21 @@ class Roles:
         drop: columns to leave out.
         categorical: columns of numbers that are labels.
         weight: the column with each row's weight, if there is one.
+        added: "offset" or "exposure" and its column, which predictions need too.
     """
 
     target: str
     drop: Sequence[str] = ()
     categorical: Sequence[str] = ()
     weight: str | None = None
+    added: tuple[str, str] | None = None
 
     @classmethod
-    def of(cls, options: FitOptions | CompareOptions, weight: str | None = None) -> Roles:
+    def of(
+        cls, options: FitOptions | CompareOptions, weight: str | None = None, added: tuple[str, str] | None = None
+    ) -> Roles:
         """The roles that the options of a command name."""
-        return cls(options.target, options.drop or (), options.categorical or (), weight)
+        return cls(options.target, options.drop or (), options.categorical or (), weight, added)
 
     def within(self, source: Source) -> Roles:
         """The roles with names that are columns.
@@ -63,21 +67,24 @@ class Roles:
                 find(option, name, wanted, header)
         if self.weight is not None:
             find("--weight", name, self.weight, header)
-        _refuse_overlap(self.target, self.weight, drop, categorical)
+        if self.added is not None:
+            find(f"--{self.added[0]}", name, self.added[1], header)
+        _refuse_overlap(self, drop, categorical)
         return replace(self, drop=drop, categorical=categorical)
 
     def features(self, source: Source) -> list[str]:
-        """The columns left to predict from.
+        """The columns left to predict from, an offset or an exposure last.
 
         Raises:
             InputError: if there are none.
         """
-        names = [name for name in source.header if name not in {self.target, self.weight, *self.drop}]
+        others = [] if self.added is None else [self.added[1]]
+        names = [name for name in source.header if name not in {self.target, self.weight, *self.drop, *others}]
         if not names:
             raise InputError(
                 f"{source.name}: expected features beside the target, got none. Add columns, or drop fewer."
             )
-        return names
+        return [*names, *others]
 
 
 @final
@@ -136,13 +143,16 @@ class TrainingTable:
         return f"{int(pd.util.hash_pandas_object(frame, index=False).to_numpy().sum()):016x}"
 
 
-def read_training_table(source: Source, roles: Roles, *, task: str = "auto") -> TrainingTable:
+def read_training_table(
+    source: Source, roles: Roles, *, task: str = "auto", likelihood: str | None = None
+) -> TrainingTable:
     """Reads a table, finds out what its columns hold, and checks them.
 
     Args:
         source: to be read more than once.
         roles: of the columns.
         task: "classification", "regression", or "auto" by what the target holds.
+        likelihood: of the numbers of a regression, whose domain they have to be in.
 
     Raises:
         InputError: if the table cannot be used; the message names line or column, what was expected and what was got.
@@ -161,6 +171,8 @@ def read_training_table(source: Source, roles: Roles, *, task: str = "auto") -> 
     columns = {name: values[places] for name, values in columns.items()}
     weights = None if roles.weight is None else _weights(source, roles.weight, columns[roles.weight], places)
     target = Target.of(source, roles.target, columns[roles.target], kinds[roles.target], places, task)
+    if likelihood is not None and (target.task == "regression" or likelihood in ORDERED):
+        check_domain(source, target.name, target.values, places, likelihood)
     for name in names:
         _check_feature(source, name, columns[name], kinds[name], places, named=name in roles.categorical)
     return TrainingTable(
@@ -229,8 +241,9 @@ def _read(source: Source, roles: Roles, names: Sequence[str]) -> tuple[dict[str,
     wanted = [*names, roles.target, *([] if roles.weight is None else [roles.weight])]
     inferred = source.kinds([name for name in wanted if name not in roles.categorical])
     kinds: dict[str, Kind] = {name: inferred.get(name, "categorical") for name in wanted}
-    if roles.weight is not None:
-        kinds[roles.weight] = "numeric"
+    for name in [roles.weight, *(roles.added or ())[1:]]:
+        if name is not None:
+            kinds[name] = "numeric"
     return read_columns(source, kinds), kinds
 
 
@@ -246,8 +259,10 @@ def read_columns(source: Source, kinds: Mapping[str, Kind]) -> dict[str, np.ndar
     return {name: np.concatenate([part[name] for part in parts]) for name in kinds}
 
 
-def _refuse_overlap(target: str, weight: str | None, drop: Sequence[str], categorical: Sequence[str]) -> None:
-    roles = [("--target", [target]), ("--weight", [] if weight is None else [weight]), ("--drop", drop)]
+def _refuse_overlap(given: Roles, drop: Sequence[str], categorical: Sequence[str]) -> None:
+    roles = [("--target", [given.target]), ("--weight", [] if given.weight is None else [given.weight])]
+    roles += [] if given.added is None else [(f"--{given.added[0]}", [given.added[1]])]
+    roles.append(("--drop", list(drop)))
     for place, (option, names) in enumerate(roles):
         for other, others in [*roles[place + 1 :], *([("--categorical", categorical)] if option != "--target" else [])]:
             both = [name for name in names if name in others]

@@ -5,73 +5,64 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from scipy import stats
 
-from bayescope import checks, metrics, plots
-from bayescope.comparison.contenders import (
-    BASELINES,
-    FittedContender,
-    TrainTestSplit,
-    contender,
-    default_names,
-    split,
-    with_one_prior,
+from bayescope import checks, plots
+from bayescope.comparison.answers import (
+    COVERAGE,
+    LEVELS,
+    READERS,
+    ClassAnswers,
+    NumberAnswers,
+    by_blocks,
+    class_log_probs,
+    spreads,
 )
+from bayescope.comparison.contenders import PLAIN, SCALED, FittedContender, contender, kind_of, names_of, with_one_prior
 from bayescope.comparison.measures import (
-    ESTIMATE,
-    LOWER_BOUND,
+    ContenderOutcome,
     Loo,
+    Measure,
     best_cells,
     columns,
+    evidence,
+    has_weights,
     is_point,
     psis_loo,
-    sd_error,
-    total_variation,
     written,
 )
-from bayescope.errors import InputError, InputTypeError, UnsupportedError, recorded_warnings
-from bayescope.estimators import BayesianLogisticRegression
-from bayescope.estimators.linear_posteriors import POSTERIORS
+from bayescope.comparison.split import Kind, TrainTestSplit, split
+from bayescope.errors import (
+    BayescopeError,
+    InputError,
+    InputTypeError,
+    UndefinedQuantityError,
+    recorded_warnings,
+)
+from bayescope.estimators.base import TableEstimator
 from bayescope.files import staged
+from bayescope.network.model import NetworkModel
 from bayescope.plots import style
-from bayescope.posterior import DrawsPosterior, Posterior
+from bayescope.plots.numbers import count
+from bayescope.posterior import DrawsPosterior, GaussianPosterior, ImplicitPosterior, Posterior
 from bayescope.progress import progress_bar
 from bayescope.tables import read_table
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class ContenderOutcome:
-    """One contender's answers.
-
-    Attributes:
-        fitted: the contender after its fit to the training rows.
-        log_probs: log class probabilities of the test rows, shape (N_test, K).
-        loo: leave-one-out prediction of the training rows, or ``None`` for a point or a baseline.
-    """
-
-    fitted: FittedContender
-    log_probs: np.ndarray
-    loo: Loo | None
-
-    @property
-    def probs(self) -> np.ndarray:
-        """Class probabilities of the test rows, shape (N_test, K)."""
-        return np.exp(self.log_probs)
-
 
 # What a comparison may write, so that a folder can be checked before the fits.
 FILES = (
     "comparison.csv",
     "comparison.md",
     "reliability.png",
+    "calibration.png",
     "agreement.png",
     "marginals.png",
     "decision_surface.png",
@@ -84,33 +75,49 @@ class Comparison:
     """Every posterior of one model on one table.
 
     Attributes:
-        table: one row a posterior. Columns: ``nll``, ``brier``, ``ece`` and ``auroc`` of the test rows;
-            ``tv_to_REFERENCE``, the mean total variation between the predictives; ``sd_error``, the largest relative
-            error of a marginal standard deviation; ``log_evidence`` in nats, with ``evidence_kind`` "estimate" or
-            "lower bound"; ``loo``, the PSIS-LOO log predictive density summed over the training rows, and
-            ``loo_warnings``, the rows whose k̂ is above 0.7; ``fit_seconds`` and ``predict_seconds``. NaN where a
-            quantity is undefined; `footnotes` says why.
-        reference: the name of the row that the others are compared with.
+        table: one row a posterior or baseline. Of classes the columns ``nll``, ``brier``, ``ece`` and ``auroc`` judge
+            the test rows; of numbers ``nll``, ``crps``, ``rmse``, and ``coverage`` and ``width`` of the 95 % intervals.
+            ``tv_to_REFERENCE`` is the mean total variation between the predictives of classes, ``w1_to_REFERENCE`` the
+            mean Wasserstein distance between those of numbers, in standard deviations of y; ``sd_error`` the largest
+            relative error of a weight's standard deviation, for linear models. Then ``log_evidence`` in nats, with
+            ``evidence_kind`` "exact", "estimate" or "lower bound"; ``loo``, the PSIS-LOO log predictive density summed
+            over the training rows, and ``loo_warnings``, the rows whose k̂ is above 0.7; ``fit_seconds`` and
+            ``predict_seconds``. NaN where a quantity is undefined; `footnotes` says why. A column without any number is
+            left out.
+        reference: the name of the row that the others are compared with; ``None`` if there is none.
         footnotes: what a reader of the table has to know, one line each.
         outcomes: the fitted contenders and their predictions, by name.
         split: the training and test rows.
     """
 
     table: pd.DataFrame
-    reference: str
+    reference: str | None
     footnotes: tuple[str, ...]
     outcomes: Mapping[str, ContenderOutcome]
     split: TrainTestSplit
 
     @property
+    def measures(self) -> tuple[Measure, ...]:
+        """The columns of the table that hold numbers, in order."""
+        return tuple(each for each in columns(self.split.kind, self.reference) if each.name in self.table)
+
+    @property
+    def others(self) -> list[str]:
+        """The rows that are compared with the reference: its posteriors, or the baselines if there is no other."""
+        names = [name for name in self.outcomes if self.reference is not None and name != self.reference]
+        return [name for name in names if name not in PLAIN] or names
+
+    @property
     def title(self) -> str:
         """What was compared on what, in one line."""
         rows, tested, features = len(self.split.X_train), len(self.split.X_test), self.split.X_train.shape[1]
-        return f"{len(self.table)} posteriors, {rows} training rows, {tested} test rows, {features} features"
+        baselines = sum(outcome.fitted.posterior is None for outcome in self.outcomes.values())
+        what = count(len(self.table) - baselines, "posterior") + (f", {count(baselines, 'baseline')}" * bool(baselines))
+        return f"{what}, {rows} training rows, {tested} test rows, {features} features"
 
     def to_markdown(self) -> str:
         """The table with its best values in bold, and the footnotes, in Markdown."""
-        measures = columns(self.reference)
+        measures = self.measures
         rows = [[style.label(str(name))] for name in self.table.index]
         for column in measures:
             best = best_cells(self.table, column, self.reference)
@@ -122,21 +129,50 @@ class Comparison:
         return f"# {self.title}\n\n{text}\n\n{notes}\n"
 
     def figures(self) -> dict[str, Figure]:
-        """The pictures by name: reliability, agreement, marginals, and for two features of numbers decision_surface."""
-        split, log_probs = self.split, {name: outcome.log_probs for name, outcome in self.outcomes.items()}
-        probs = {name: outcome.probs for name, outcome in self.outcomes.items()}
-        drawn = {"reliability": plots.reliability_curves(probs, split.y_test)}
-        if len(self.outcomes) > 1:
-            drawn["agreement"] = plots.agreement(log_probs, reference=self.reference, classes=split.classes)
-            drawn["marginals"] = self._marginals()
-        if split.X_train.shape[1] == 2 and _complete_numbers(split.X_train):
+        """The pictures by name.
+
+        Of classes reliability, and decision_surface for two features of numbers; of numbers calibration. Where there is
+        a reference to compare with, agreement, and for linear models marginals.
+        """
+        drawn = {"classes": self._figures_of_classes, "numbers": self._figures_of_numbers}[self.split.kind]()
+        weights = {name: q for name, q in self._posteriors().items() if has_weights(q)}
+        if self.reference in weights and len(weights) > 1:
+            drawn["marginals"] = plots.marginals(
+                weights,
+                reference=self.reference,
+                names=self.outcomes[self.reference].fitted.weight_names,
+                chosen=plots.most_disputed(weights, self.reference),
+            )
+        return drawn
+
+    def _figures_of_classes(self) -> dict[str, Figure]:
+        data = self.split
+        answers = {name: each.answers for name, each in self.outcomes.items() if isinstance(each.answers, ClassAnswers)}
+        drawn = {"reliability": plots.reliability_curves({n: a.probs for n, a in answers.items()}, data.y_test)}
+        if self.reference is not None and self.others:
+            compared = {name: answers[name].log_probs for name in (*self.others, self.reference)}
+            drawn["agreement"] = plots.agreement(compared, reference=self.reference, classes=data.classes)
+        if data.X_train.shape[1] == 2 and _complete_numbers(data.X_train):
             drawn["decision_surface"] = plots.decision_surfaces(
                 {name: partial(self._surface, outcome.fitted) for name, outcome in self.outcomes.items()},
-                split.X_train.to_numpy(dtype=np.float64),
-                split.y_train,
-                names=[str(name) for name in split.X_train.columns],
-                classes=split.classes,
+                data.X_train.to_numpy(dtype=np.float64),
+                data.y_train,
+                names=[str(name) for name in data.X_train.columns],
+                classes=data.classes,
             )
+        return drawn
+
+    def _figures_of_numbers(self) -> dict[str, Figure]:
+        answers = {
+            name: each.answers for name, each in self.outcomes.items() if isinstance(each.answers, NumberAnswers)
+        }
+        rows = min(len(each.quantiles) for each in answers.values())
+        shares = {name: each.shares for name, each in answers.items()}
+        drawn = {"calibration": plots.calibration_curves(shares, LEVELS, rows)}
+        if self.reference is not None and self.others:
+            sds = spreads(answers)
+            moments = {name: (answers[name].mean, sds[name]) for name in (*self.others, self.reference)}
+            drawn["agreement"] = plots.moment_agreement(moments, reference=self.reference, target=self.split.target)
         return drawn
 
     def save(self, directory: str | Path) -> list[Path]:
@@ -162,18 +198,13 @@ class Comparison:
     def __repr__(self) -> str:
         return self.to_markdown()
 
-    def _marginals(self) -> Figure:
-        fitted = {name: outcome.fitted for name, outcome in self.outcomes.items()}
-        posteriors = {name: each.posterior for name, each in fitted.items() if each.posterior is not None}
-        return plots.marginals(
-            posteriors,
-            reference=self.reference,
-            names=fitted[self.reference].weight_names,
-            chosen=plots.most_disputed(posteriors, self.reference),
-        )
+    def _posteriors(self) -> dict[str, Posterior]:
+        fitted = {name: outcome.fitted.posterior for name, outcome in self.outcomes.items()}
+        return {name: posterior for name, posterior in fitted.items() if posterior is not None}
 
     def _surface(self, fitted: FittedContender, at: np.ndarray) -> np.ndarray:
-        return fitted.probs(pd.DataFrame(at, columns=self.split.X_train.columns))
+        table = pd.DataFrame(at, columns=self.split.X_train.columns)
+        return np.exp(class_log_probs(fitted.predict, table, len(self.split.labels)))
 
 
 def _complete_numbers(table: pd.DataFrame) -> bool:
@@ -182,39 +213,43 @@ def _complete_numbers(table: pd.DataFrame) -> bool:
 
 
 # The fits -------------------------------------------------------------------------------------------------------------
-Row = dict[str, Any]
-
 MOST_SEED = 2**32 - 1  # of NumPy's legacy generator, which scikit-learn draws the split and the folds from
 
 # The optional packages behind a row: a sampler, ArviZ for its diagnosis, and ArviZ for the smoothing in PSIS-LOO,
 # which every row has but those of a point.
-PACKAGES = {"nuts": ("nutpie", "arviz"), "map": (), "map_temperature": ()}
+PACKAGES: dict[str, tuple[str, ...]] = {"nuts": ("nutpie", "arviz"), **dict.fromkeys(("map", SCALED, *PLAIN), ())}
 PACKAGES_OF_OTHERS = ("arviz",)
 
 
 def compare(
-    estimator: BayesianLogisticRegression,
+    estimator: TableEstimator,
     X: object,
     y: object,
     *,
     posteriors: Sequence[str] | None = None,
-    reference: str = "nuts",
+    reference: str | None = "nuts",
     test_size: float = 0.25,
     random_state: int = 0,
     progress: bool = False,
 ) -> Comparison:
     """Fits every posterior of one model to the same rows and judges each on the same other rows, against a reference.
 
+    Plain baselines are fitted to these rows too: a constant prediction and, for a regression or a model that is not
+    linear, a linear model by scikit-learn.
+
     Args:
-        estimator: a classifier with a ``posterior`` option, not fitted, such as ``BayesianLogisticRegression()``. It is
-            a template: its other options hold for every row of the table, its ``posterior`` and ``random_state`` do not
-            matter.
+        estimator: any estimator of the library, not fitted, such as ``BayesianLogisticRegression()``. It is a template:
+            its other options hold for every row of the table, its ``posterior`` and ``random_state`` do not matter.
         X: features, shape (N, D): a DataFrame, whose columns may be numbers or labels with gaps, an array or a tensor.
-        y: N class labels.
-        posteriors: names to compare, among them the baseline "map_temperature": MAP with its logits divided by a
-            temperature that is fitted on held-out folds of the training rows. The default is all that the number of
-            classes allows.
+        y: N class labels for a classifier, N numbers for a regression.
+        posteriors: names to compare: those that the estimator's option ``posterior`` takes ("exact" where it has no
+            such option), and the baselines "constant", "logistic" and "map_temperature" for classes, "constant" and
+            "ridge" for numbers, "poisson" for counts. "map_temperature" is MAP with its logits divided by a temperature
+            that is fitted on held-out folds of the training rows. The default is all but those that take minutes.
         reference: the posterior that the others are compared with; it is fitted also if it is not among the names.
+            ``None`` for no comparison. Where NUTS takes minutes to hours (networks) or does not sample the model,
+            another posterior stands in for it, and a footnote says so; NUTS is the reference of a network if
+            ``posteriors`` names it.
         test_size: the share of the rows to test on, with the classes in proportion.
         random_state: the seed of the split, the folds and every random fit, an int from 0 to 2³² − 1.
         progress: whether to show a progress bar on the error stream.
@@ -225,34 +260,50 @@ def compare(
     Raises:
         InputError: if the table or an option cannot be used.
         InputTypeError: if the estimator is none that can be compared, or the random state is no int.
+        OptionError: if a posterior or the reference is none that the estimator has.
         UnsupportedError: if the link or a posterior does not go with the number of classes.
         MissingDependencyError: if a row needs a package that is not installed.
     """
     random_state = _seed(random_state)
-    data = split(X, y, test_size=test_size, random_state=random_state)
-    classes = len(data.classes)
-    names = _names(default_names(estimator, classes), posteriors, reference, classes)
+    data = split(X, y, kind_of(estimator), test_size=test_size, random_state=random_state)
+    names, reference, notes = names_of(estimator, data, posteriors, reference)
     _check_packages(names)
     with recorded_warnings(passed_on=True) as prior_warned:
-        template, prior = with_one_prior(estimator, data.X_train, data.y_train, random_state)
-    rows: dict[str, Row] = {}
+        template, prior = with_one_prior(estimator, data.X_train, data.targets, random_state)
     outcomes: dict[str, ContenderOutcome] = {}
     warned: dict[str, list[str]] = {}
     with progress_bar("fitting", visible=progress) as report:
         for done, name in enumerate(names):
             report(done, len(names), style.label(name))
-            with recorded_warnings(passed_on=True) as warned[name]:
-                outcomes[name], rows[name] = _judge(name, template, data, random_state)
-    _add_agreement(rows, outcomes, reference)
-    order = [column.name for column in columns(reference)]
-    order.insert(order.index("log_evidence") + 1, "evidence_kind")
-    table = pd.DataFrame.from_dict(rows, orient="index")[order].rename_axis("posterior")
-    notes = (
-        *footnotes(table, outcomes, warned, reference),
+            try:
+                with recorded_warnings(passed_on=True) as warned[name]:
+                    outcomes[name] = _judge(name, template, data, random_state)
+            except BayescopeError as error:
+                if posteriors is not None or name == reference:
+                    raise
+                notes.append(f"{style.label(name)} was left out, since its fit failed: {error}")
+    table = _table(outcomes, data.kind, reference)
+    footnotes = (
+        *footnotes_of(table, outcomes, warned, data, reference),
+        *notes,
         *prior,
         *(f"Prior precision, warning: {text}" for text in prior_warned),
     )
-    return Comparison(table, reference, notes, outcomes, data)
+    return Comparison(table, reference, footnotes, outcomes, data)
+
+
+def _table(outcomes: Mapping[str, ContenderOutcome], kind: Kind, reference: str | None) -> pd.DataFrame:
+    truths = {name: outcome if reference is None else outcomes[reference] for name, outcome in outcomes.items()}
+    table = pd.DataFrame(
+        {
+            measure.name: {name: float(measure.value(each, truths[name])) for name, each in outcomes.items()}
+            for measure in columns(kind, reference)
+        }
+    )
+    kinds = [evidence(outcome.fitted.posterior)[1] for outcome in outcomes.values()]
+    table.insert(table.columns.tolist().index("log_evidence") + 1, "evidence_kind", kinds)
+    empty = [name for name in table if table[name].isin(["", math.nan]).all()]
+    return table.drop(columns=empty).rename_axis("posterior")
 
 
 def _seed(random_state: object) -> int:
@@ -265,21 +316,6 @@ def _seed(random_state: object) -> int:
     return int(random_state)
 
 
-def _names(default: Sequence[str], posteriors: Sequence[str] | None, reference: str, classes: int) -> list[str]:
-    """The rows in order, each once, the reference last unless it was named earlier."""
-    if isinstance(posteriors, str):
-        raise InputTypeError(f"posteriors: expected a list of names, got the text {posteriors!r}. Put it in a list.")
-    if posteriors is not None and len(posteriors) == 0:
-        raise InputError("posteriors: expected at least one name, got none. Leave it out for all of them.")
-    known = [*POSTERIORS, *BASELINES]
-    named = default if posteriors is None else posteriors
-    checks.choice("reference", reference, POSTERIORS)
-    names = list(dict.fromkeys([*(checks.choice("posteriors", name, known) for name in named), reference]))
-    if "ep" in names and classes > 2:
-        raise UnsupportedError(f"posterior='ep': expected two classes, got {classes}. Leave it out.")
-    return names
-
-
 def _check_packages(names: Sequence[str]) -> None:
     """Misses a package now, and not after the fits before the one that needs it."""
     for name in names:
@@ -287,63 +323,36 @@ def _check_packages(names: Sequence[str]) -> None:
             checks.optional_package(package, extra="nuts")
 
 
-def _judge(
-    name: str, template: BayesianLogisticRegression, data: TrainTestSplit, random_state: int
-) -> tuple[ContenderOutcome, Row]:
-    """Fits one contender and fills its row, but for the columns that need the reference."""
+def _judge(name: str, template: TableEstimator, data: TrainTestSplit, random_state: int) -> ContenderOutcome:
+    """Fits one contender and asks what there is to judge."""
     begun = time.perf_counter()
-    fitted = contender(name)(template, data.X_train, data.labels[data.y_train], random_state)
+    fitted = contender(name, data.kind)(template, data.X_train, data.targets, random_state)
     fit_seconds = time.perf_counter() - begun
     begun = time.perf_counter()
-    log_probs = fitted.log_probs(data.X_test)
+    by_blocks(fitted.predict, data.X_test, lambda p, _: np.asarray(p.mean))
     predict_seconds = time.perf_counter() - begun
-    outcome = ContenderOutcome(fitted, log_probs, _loo(fitted, data, random_state))
-    probs = outcome.probs
-    evidence, kind = _evidence(fitted.posterior)
-    return outcome, {
-        # By the log density and not log(probs): finite where a probability rounds to 0.
-        "nll": -float(log_probs[np.arange(len(log_probs)), data.y_test].mean()),
-        "brier": float(metrics.brier(probs, data.y_test)),
-        "ece": float(metrics.ece(probs, data.y_test)),
-        "auroc": float(metrics.auroc(probs, data.y_test)),
-        "log_evidence": evidence,
-        "evidence_kind": kind,
-        "loo": outcome.loo.elpd if outcome.loo else math.nan,
-        "loo_warnings": outcome.loo.warnings if outcome.loo else math.nan,
-        "fit_seconds": fit_seconds,
-        "predict_seconds": predict_seconds,
-    }
-
-
-def _evidence(posterior: Posterior | None) -> tuple[float, str]:
-    """The log evidence or its lower bound, and which of the two it is."""
-    record = posterior.record if posterior is not None else None
-    if record is not None and record.evidence is not None:
-        return float(record.evidence), ESTIMATE
-    if record is not None and record.elbo_terms is not None:
-        return float(record.elbo()), LOWER_BOUND
-    return math.nan, ""
+    answers = READERS[data.kind](fitted.predict, data)
+    return ContenderOutcome(fitted, answers, _loo(fitted, data, random_state), fit_seconds, predict_seconds)
 
 
 def _loo(fitted: FittedContender, data: TrainTestSplit, seed: int) -> Loo | None:
-    if fitted.posterior is None or is_point(fitted.posterior):
+    posterior = fitted.posterior
+    if posterior is None or fitted.rows is None:
         return None
-    return psis_loo(fitted.posterior, fitted.inputs(data.X_train), data.y_train, seed=seed)
-
-
-def _add_agreement(rows: dict[str, Row], outcomes: dict[str, ContenderOutcome], reference: str) -> None:
-    """Fills in how far each row is from the reference's."""
-    truth = outcomes[reference]
-    for name, outcome in outcomes.items():
-        distance = total_variation(outcome.probs, truth.probs)
-        one, other = outcome.fitted.posterior, truth.fitted.posterior
-        error = math.nan if one is None or other is None else sd_error(one, other)
-        rows[name] |= {f"tv_to_{reference}": distance, "sd_error": error}
+    if isinstance(posterior, GaussianPosterior | ImplicitPosterior) and isinstance(posterior.function, NetworkModel):
+        return None  # a network was trained on all rows: draws around its weights leave none of them out
+    with suppress(UndefinedQuantityError):
+        return psis_loo(posterior, fitted.rows(data.X_train), data.y_train, seed=seed)
+    return None
 
 
 # The footnotes --------------------------------------------------------------------------------------------------------
-def footnotes(
-    table: pd.DataFrame, outcomes: Mapping[str, ContenderOutcome], warned: Mapping[str, Sequence[str]], reference: str
+def footnotes_of(
+    table: pd.DataFrame,
+    outcomes: Mapping[str, ContenderOutcome],
+    warned: Mapping[str, Sequence[str]],
+    data: TrainTestSplit,
+    reference: str | None,
 ) -> tuple[str, ...]:
     """The columns' meanings, why cells are blank, and what the fits found or warned of.
 
@@ -351,31 +360,44 @@ def footnotes(
         table: of the comparison.
         outcomes: the contenders' answers by name.
         warned: the warnings of each one's fit.
+        data: the rows.
         reference: the name of the row that the others are compared with.
     """
-    meanings = [f"{column.label}: {column.meaning}." for column in columns(reference)]
+    measures = [column for column in columns(data.kind, reference) if column.name in table]
+    meanings = [f"{column.label}: {column.meaning}." for column in measures]
     notes = {name: outcome.fitted.note for name, outcome in outcomes.items()}
     found = [f"{style.label(name)}: {note}." for name, note in notes.items() if note]
     warnings = [f"{style.label(name)}, warning: {text}" for name, texts in warned.items() for text in texts]
-    notes_on_values = (*_precision(outcomes, reference), *_harmless(outcomes), *_blanks(table, outcomes, reference))
+    notes_on_values = (
+        *(_coverage(len(data.y_test)) if data.kind == "numbers" else ()),
+        *_precision(outcomes, reference),
+        *_harmless(outcomes),
+        *_blanks(table, outcomes, measures),
+    )
     return (*meanings, *notes_on_values, *found, *warnings)
 
 
-def _precision(outcomes: Mapping[str, ContenderOutcome], reference: str) -> list[str]:
+def _coverage(rows: int) -> list[str]:
+    """What chance does to the share of rows inside intervals that are right."""
+    low, high = (stats.binom.ppf(tail, rows, COVERAGE) / rows for tail in (0.025, 0.975))
+    return [
+        f"Of intervals that are right, {low:.3f} to {high:.3f} hold their outcome in 95 of 100 tables of {rows} rows."
+    ]
+
+
+def _precision(outcomes: Mapping[str, ContenderOutcome], reference: str | None) -> list[str]:
     """How well a reference of draws knows a standard deviation, by the spread between its chains.
 
     The effective draws of the means would promise too much: a chain that swings from side to side knows the means
     better than independent draws, and the widths worse.
     """
-    posterior = outcomes[reference].fitted.posterior
-    if not isinstance(posterior, DrawsPosterior) or posterior.draws.shape[0] < 2:
+    posterior = None if reference is None else outcomes[reference].fitted.posterior
+    if not isinstance(posterior, DrawsPosterior) or posterior.draws.shape[0] < 2 or not has_weights(posterior):
         return []
     by_chain = posterior.draws.std(dim=1)
     errors = by_chain.std(dim=0) / by_chain.mean(dim=0) / math.sqrt(len(by_chain))
-    typical = 100 * float(errors.square().mean().sqrt())
-    return [
-        f"{style.label(reference)} is a sample: it knows a weight's sd to ±{typical:.1f} %, so sd errors hold noise."
-    ]
+    typical, name = 100 * float(errors.square().mean().sqrt()), style.label(str(reference))
+    return [f"{name} is a sample: it knows a weight's sd to ±{typical:.1f} %, so sd errors hold noise."]
 
 
 def _harmless(outcomes: Mapping[str, ContenderOutcome]) -> list[str]:
@@ -390,17 +412,24 @@ def _harmless(outcomes: Mapping[str, ContenderOutcome]) -> list[str]:
     return [f"Of the rows with k̂ > 0.7, those that weigh all draws nearly alike are safe: {', '.join(each)}."]
 
 
-def _blanks(table: pd.DataFrame, outcomes: Mapping[str, ContenderOutcome], reference: str) -> list[str]:
+def _blanks(table: pd.DataFrame, outcomes: Mapping[str, ContenderOutcome], measures: Sequence[Measure]) -> list[str]:
     """Why cells are blank, in one line."""
-    measures = [column for column in columns(reference) if table[column.name].isna().any()]
-    reasons = []
+    reasons: dict[str, list[str]] = {}
     for name, outcome in outcomes.items():
-        empty = [column.label for column in measures if table[column.name].isna()[name]]
-        posterior = outcome.fitted.posterior
-        if posterior is None:
-            reasons.append(f"{style.label(name)} rescales predictions and has no posterior of its own")
-        elif is_point(posterior):
-            reasons.append(f"{style.label(name)} is a point")
-        elif empty:
-            reasons.append(f"{style.label(name)} has no {' or '.join(empty)}")
-    return [f"Blank cells: {'; '.join(reasons)}."] if reasons else []
+        empty = [column.label for column in measures if math.isnan(table[column.name][name])]
+        if outcome.fitted.posterior is None:
+            reason = "a baseline has no posterior"
+        elif is_point(outcome.fitted.posterior):
+            reason = "a point has no spread"
+        else:
+            reason = f"no {' or '.join(empty)}"
+        if empty:
+            reasons.setdefault(reason, []).append(style.label(name))
+    said = [f"{reason} ({', '.join(names)})" for reason, names in reasons.items()]
+    networks = any(
+        outcome.fitted.posterior and isinstance(outcome.fitted.posterior.function, NetworkModel)
+        for outcome in outcomes.values()
+    )
+    if networks and reasons:
+        said.append("of a network, which was trained on all rows, samplers alone leave rows out")
+    return [f"Blank cells: {'; '.join(said)}."] if said else []

@@ -5,45 +5,42 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, NamedTuple, Unpack, final
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from bayescope import checks
 from bayescope.dropout.concrete import ConcreteDropout
-from bayescope.dropout.network import DropoutPasses, Stochastic, best_noise, shortened, squared_residuals
+from bayescope.dropout.network import (
+    DropoutPasses,
+    Stochastic,
+    best_noise,
+    outputs_and_targets,
+    shortened,
+    squared_residuals,
+)
 from bayescope.dropout.weight_decay import dropout_prior, noise_variance, rates_behind_dropout
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
 from bayescope.keywords import takes
-from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
-from bayescope.network import NetworkModel, network_prior, row_totals
+from bayescope.latent import DrawsLatent
+from bayescope.likelihoods import Likelihood, LikelihoodName, described, hyperparameters_of, resolve
+from bayescope.network import NetworkModel, network_prior, row_total, row_totals
 from bayescope.posterior import DEFAULT_PASSES, ImplicitPosterior, Record
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective
-from bayescope.training import Minibatches, NegativeLogJoint, Outcome, Training, mean_square, prepared, resumable
+from bayescope.training import (
+    LearntLikelihood,
+    Minibatches,
+    NegativeLogJoint,
+    Outcome,
+    Training,
+    first_likelihood,
+    prepared,
+    resumable,
+)
 from bayescope.training.options import TrainingKeywords, TrainingOptions
-
-
-@final
-class WithNoise(nn.Module):
-    """A network and the noise variance that is learnt with it, so that snapshots and checkpoints have both.
-
-    Args:
-        network: the caller's.
-        noise_variance: where learning starts.
-    """
-
-    noise_variance: Tensor
-
-    def __init__(self, network: nn.Module, noise_variance: Tensor) -> None:
-        super().__init__()
-        self.network = network
-        self.register_buffer("noise_variance", noise_variance)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.network(*args, **kwargs)
 
 
 class LearntRate(NamedTuple):
@@ -65,53 +62,59 @@ class LearntRate(NamedTuple):
 
 
 def train(
-    network: Stochastic, training: Training, likelihood: Likelihood, prior: Prior
-) -> tuple[Outcome, Mapping[str, str]]:
-    """Trains a network with its dropout; rates and noise that are to be learnt are learnt with the weights.
+    network: Stochastic, training: Training, likelihood: Likelihood, start: Likelihood, prior: Prior
+) -> tuple[Outcome, Likelihood, Mapping[str, str]]:
+    """Trains a network with its dropout; rates and hyperparameters that are to be learnt are learnt with the weights.
 
     Args:
         network: that of the training.
         training: ready to run.
-        likelihood: p(y∣f), whose noise may be still to be learnt.
+        likelihood: p(y∣f), whose hyperparameters may be still to be learnt.
+        start: the same with first values of them.
         prior: over the weights that a pass uses.
 
     Returns:
-        How it went, and notes of it for a summary.
+        How it went, the likelihood with the hyperparameters of the last epoch, and notes for a summary.
 
     Raises:
         UnsupportedError: if the prior is not diagonal, or a rate is to be learnt before weights that are held fixed.
     """
     rates = {} if network.learnt else rates_behind_dropout(network.module, training.rows.few[0])
-    start, noise = likelihood, None
-    if likelihood.learnable:
-        targets = training.rows.joined(lambda _, targets: targets.flatten(0, 1))
-        noise = WithNoise(network.module, mean_square(targets, about_mean=True))
-        start = likelihood.with_noise_variance(noise.noise_variance)
+    moving = LearntLikelihood(start, likelihood.learnable) if likelihood.learnable else None
     held = dropout_prior(prior, training.weights, rates)
     learnt = _learnt_rates(network, prior)
     objective = NegativeLogJoint(
         network.module, training.weights, training.rows.rows, start, held,
         extra=(lambda: torch.stack([rate.penalty() for rate in learnt]).sum()) if learnt else None,
         entries=lambda: {"rates": [rate.dropout.rate() for rate in learnt]} if learnt else {},
-        noise_variance=None if noise is None else noise.noise_variance,
+        learnt=moving,
     )  # fmt: skip
-    outcome = training.run(objective, trained=noise)
+    state = None if moving is None else nn.ModuleList([network.module, moving])
+    outcome = training.run(objective, trained=state)
     outcome.warn()
     network.settle()
     behind = list(rates) or [f"{name}.weight" for name in network.learnt]
     notes = outcome.notes(prior, "Train for more epochs.")
-    return outcome, notes | {"weights behind dropout": shortened(behind) or "none that are seen to be"}
+    notes = notes | {"weights behind dropout": shortened(behind) or "none that are seen to be"}
+    return outcome, start if moving is None else moving.likelihood, notes
 
 
-def learnt_noise(
-    likelihood: Likelihood, passes: DropoutPasses, rows: Minibatches, generator: torch.Generator
+def learnt_likelihood(
+    likelihood: Likelihood, start: Likelihood, passes: DropoutPasses, rows: Minibatches, generator: torch.Generator
 ) -> tuple[Likelihood, Mapping[str, str]]:
-    """The likelihood with the noise that the rows' predictive probability is largest under, and a note of it."""
-    squares = squared_residuals(passes, rows, DEFAULT_PASSES, generator)
-    noise, log_prob = best_noise(squares, rows.outputs)
-    (count,) = row_totals(squares.shape[1])
-    note = f"{noise:.4g}, by {DEFAULT_PASSES} passes over {count:,.0f} rows, {-log_prob:.4g} nats a row"
-    return likelihood.with_noise_variance(noise), {"noise variance": note}
+    """The likelihood whose hyperparameters the rows' predictive probability is largest under, and a note of it."""
+    if likelihood.noise_variance is not None:
+        squares = squared_residuals(passes, rows, DEFAULT_PASSES, generator)
+        noise, log_prob = best_noise(squares, rows.outputs)
+        (count,) = row_totals(squares.shape[1])
+        found = likelihood.with_noise_variance(noise)
+    else:
+        f, y = outputs_and_targets(passes, rows, DEFAULT_PASSES, generator)
+        found = start.fitted(likelihood.learnable, f, y, row_total, marginal=True)
+        total, count = row_totals(float(DrawsLatent(f).log_prob(found, y).sum()), len(y))
+        log_prob = total / count
+    by = f"by {DEFAULT_PASSES} passes over {count:,.0f} rows, {-log_prob:.4g} nats a row"
+    return found, {title: f"{value}, {by}" for title, value in hyperparameters_of(found, likelihood.learnable).items()}
 
 
 def _learnt_rates(network: Stochastic, prior: Prior) -> Sequence[LearntRate]:
@@ -222,14 +225,15 @@ def mc_dropout(
         _look(network, training)
         noisy = _with_noise(likelihood, weight_decay, prior_precision, network.rates(), training.rows.rows)
         notes, trace = {"rows": f"{training.rows.rows:,}"}, _NO_TRACE
+        start = first_likelihood(noisy, training.rows.targets)
         if trains:
             prior = network_prior(1.0 if prior_precision is None else prior_precision, network.weights)
-            outcome, more = train(network, training, noisy, prior)
+            outcome, start, more = train(network, training, noisy, start, prior)
             notes |= more
             trace = outcome.trace
         if noisy.learnable:
-            noisy, note = learnt_noise(
-                noisy, DropoutPasses(network.module), training.held_out() or training.rows, source
+            noisy, note = learnt_likelihood(
+                noisy, start, DropoutPasses(network.module), training.held_out() or training.rows, source
             )
             notes |= note
         elif not trains:
@@ -262,10 +266,7 @@ def _posterior(
 ) -> ImplicitPosterior:
     network.module.eval()
     function = NetworkModel(network.module, network.weights, outputs)
-    notes = {"dropout": network.summary(), "likelihood": likelihood.name, **notes}
-    if isinstance(likelihood.noise_variance, Tensor) and "noise variance" not in notes:
-        noise = likelihood.noise_variance.reshape(-1)
-        notes["noise variance"] = ", ".join(f"{float(value):.4g}" for value in noise)
+    notes = {"dropout": network.summary(), **described(likelihood), **notes}
     record = Record("mc_dropout", notes=notes, trace=trace)
     return ImplicitPosterior(function.flat, DropoutPasses(network.module), record, function, likelihood)
 

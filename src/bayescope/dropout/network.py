@@ -384,17 +384,27 @@ class DropoutPasses:
         return f
 
 
-def squared_residuals(passes: DropoutPasses, rows: Minibatches, n: int, generator: torch.Generator) -> Tensor:
-    """Σ_d (y_d − f_d)², shape (n, N), positions counted as rows, in the same n passes for all rows.
+def outputs_and_targets(
+    passes: DropoutPasses, rows: Minibatches, n: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Outputs (n, N, C), positions counted as rows, in the same n passes for all rows, and canonical targets.
 
     Several processes have their own rows of them each.
     """
-    state, parts = generator.get_state(), []
-    for inputs, targets in rows.in_order():
+    state, outputs, targets = generator.get_state(), [], []
+    for inputs, y in rows.in_order():
         generator.set_state(state)
-        f = passes(inputs, n, generator)
-        parts.append((f.flatten(1, -2) - targets.flatten(0, 1).to(f)).square().sum(-1))
-    return torch.cat(parts, 1) if parts else torch.zeros(n, 0, dtype=torch.float64)
+        outputs.append(passes(inputs, n, generator).flatten(1, -2))
+        targets.append(y.flatten(0, 1))
+    if not outputs:
+        return torch.zeros(n, 0, rows.outputs, dtype=torch.float64), torch.zeros(0, rows.outputs, dtype=torch.float64)
+    return torch.cat(outputs, 1), torch.cat(targets).to(outputs[0].device)
+
+
+def squared_residuals(passes: DropoutPasses, rows: Minibatches, n: int, generator: torch.Generator) -> Tensor:
+    """Σ_d (y_d − f_d)², shape (n, N), for `outputs_and_targets`."""
+    f, y = outputs_and_targets(passes, rows, n, generator)
+    return (f - y.to(f)).square().sum(-1)
 
 
 def best_noise(squares: Tensor, outputs: int) -> tuple[float, float]:

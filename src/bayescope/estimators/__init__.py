@@ -6,6 +6,7 @@
 from bayescope.estimators.additive import NeuralAdditiveClassifier, NeuralAdditiveRegressor
 from bayescope.estimators.base import BLOCK_NUMBERS as BLOCK_NUMBERS
 from bayescope.estimators.features import RadialBasis
+from bayescope.estimators.generalized import BayesianGeneralizedLinearModel
 from bayescope.estimators.linear import BayesianLinearRegression
 from bayescope.estimators.logistic import BayesianLogisticRegression
 from bayescope.estimators.mapped_rows import MappedRows as MappedRows
@@ -14,6 +15,7 @@ from bayescope.estimators.mlp_rows import NetworkRows as NetworkRows
 from bayescope.estimators.table_rows import TableRows as TableRows
 
 __all__ = [
+    "BayesianGeneralizedLinearModel",
     "BayesianLinearRegression",
     "BayesianLogisticRegression",
     "BayesianMLPClassifier",

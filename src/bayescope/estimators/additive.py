@@ -5,28 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal, final, overload
+from functools import partial
+from typing import Literal, final
 
 import numpy as np
+import torch
 from sklearn.utils.validation import check_is_fitted
 
-from bayescope import checks
+from bayescope.additive.passes import ALL
 from bayescope.errors import InputError, NotPositiveDefiniteError, UnsupportedError
 from bayescope.estimators.additive_reading import AdditiveEstimator
 from bayescope.estimators.additive_table import Outputs
 from bayescope.estimators.base import (
     ClassWeight,
     MissingAttributeError,
-    Prediction,
     TableClassifier,
-    TableRegressor,
-    moments,
     probabilities,
 )
-from bayescope.estimators.labels import class_labels, column_names, numbers
+from bayescope.estimators.exposure import refuse_exposure
+from bayescope.estimators.labels import class_labels, column_names, numbers_for, outcomes_of
+from bayescope.estimators.outcomes import OutcomeRegressor
 from bayescope.estimators.table_rows import TableRows
-from bayescope.estimators.targets import Labels, Units, given_noise
-from bayescope.likelihoods import Gaussian, HeteroscedasticGaussian, Likelihood
+from bayescope.estimators.targets import (
+    Labels,
+    Units,
+    given_noise,
+    noise_asked,
+    number_likelihood,
+    refuse_one_row,
+    warn_if_overdispersed,
+)
+from bayescope.likelihoods import Gaussian, HeteroscedasticGaussian, Likelihood, NumberLikelihoodName, resolve
 from bayescope.storage import stored
 
 LIKELIHOODS = ("gaussian", "heteroscedastic_gaussian")
@@ -62,11 +71,20 @@ class NeuralAdditiveClassifier(TableClassifier, AdditiveEstimator):
         structure: of the Laplace posterior: "block", terms independent of each other, or "full".
         numeric_transform: of the numbers: "standard" (less their mean, in standard deviations) or "quantile" (their
             normal scores: for long tails), or one of these for each column named, the others "standard".
+        groups: columns, by name or position, whose labels have random effects: each label has an effect
+            N(0, 1/δ) with a δ for the column that the evidence learns, as all columns of labels have, and
+            `random_effects` lists them. A label that was never seen has mean 0 and that variance. Numbers in such a
+            column are labels.
         categorical: columns of numbers that are labels, by name or position. Text, truth values and what a frame calls
             categorical are labels anyway.
         prior_precision: of the weights: "evidence" for one a net, or a layer of it, that maximises the evidence, or a
             positive number for all.
         intercept_prior_precision: of b.
+        monotone: 1 for each feature whose effect never falls, −1 for one whose effect never rises, by name or position,
+            such as ``{"age": 1, "price": -1}``. That holds over the whole line, for the mean of the effect, both ends
+            of its band and each draw; the effect of a missing value is free. Such an effect is a sum of steps with
+            weights of at least 0, and draws of its posterior are projected onto these (Lin & Dunson 2014). A
+            monotone feature is in no pair; more than two classes of one label are refused.
         share_prior: which weights share a prior precision: those of a "layer", or of a whole "net".
         epochs: steps over all rows, at most: fitting ends where the evidence has come to rest.
         burn_in: epochs before the first update of the precisions.
@@ -107,7 +125,9 @@ class NeuralAdditiveClassifier(TableClassifier, AdditiveEstimator):
     class_weight: ClassWeight = None
 
     def _fit(self, X: object, y: object, sample_weight: object, offset: object = None) -> None:
-        rows = TableRows.of(self, X, y, sample_weight, offset, target=class_labels, labels=True)
+        rows = TableRows.of(
+            self, X, y, sample_weight, offset, target=class_labels, labels=True, groups=self._group_columns
+        )
         labels, rows = Labels.of(rows, self.class_weight, getattr(y, "columns", ()))
         if rows.held is None and offset is not None and labels.outputs > 1:
             raise UnsupportedError(
@@ -143,7 +163,7 @@ class NeuralAdditiveClassifier(TableClassifier, AdditiveEstimator):
 @final
 @stored("NeuralAdditiveRegressor")
 @dataclass(kw_only=True, eq=False, repr=False)
-class NeuralAdditiveRegressor(TableRegressor, AdditiveEstimator):
+class NeuralAdditiveRegressor(OutcomeRegressor, AdditiveEstimator):
     """A neural additive model of numbers whose every effect has a band (LA-NAM; Bouchiat et al. 2024).
 
     y = b + Σ_j f_j(x_j) + Σ_jk f_jk(x_j, x_k) + offset + noise. The effect of a number is a net with one hidden layer,
@@ -157,7 +177,9 @@ class NeuralAdditiveRegressor(TableRegressor, AdditiveEstimator):
 
     Args:
         likelihood: "gaussian", or "heteroscedastic_gaussian" for a noise whose logarithm is an additive model too:
-            outputs are then the means of all columns of y, followed by their log variances.
+            outputs are then the means of all columns of y, followed by their log variances. Or another likelihood of
+            numbers by its name, such as "poisson", or as a `Likelihood`: effects are then those on f, such as the log
+            of the mean, and hyperparameters are learnt unless they are given.
         hidden: units of the net of each number; 3 H + 1 weights for one output.
         pair_hidden: units of a pair's net.
         interactions: pairs of features that have a term of their own: how many (the best of a ranking), "auto" for as
@@ -168,12 +190,21 @@ class NeuralAdditiveRegressor(TableRegressor, AdditiveEstimator):
         structure: of the Laplace posterior: "block", terms independent of each other, or "full".
         numeric_transform: of the numbers: "standard" (less their mean, in standard deviations) or "quantile" (their
             normal scores: for long tails), or one of these for each column named, the others "standard".
+        groups: columns, by name or position, whose labels have random effects: each label has an effect
+            N(0, 1/δ) with a δ for the column that the evidence learns, as all columns of labels have, and
+            `random_effects` lists them. A label that was never seen has mean 0 and that variance. Numbers in such a
+            column are labels.
         categorical: columns of numbers that are labels, by name or position. Text, truth values and what a frame calls
             categorical are labels anyway.
         prior_precision: of the weights: "evidence" for one a net, or a layer of it, that maximises the evidence, or a
             positive number for all.
         noise_variance: in y's unit squared: "evidence", a positive number, or one for each column of y.
         intercept_prior_precision: of b, in standard deviations of y.
+        monotone: 1 for each feature whose effect never falls, −1 for one whose effect never rises, by name or position,
+            such as ``{"age": 1, "price": -1}``. That holds over the whole line, for the mean of the effect, both ends
+            of its band and each draw; the effect of a missing value is free. Such an effect is a sum of steps with
+            weights of at least 0, and draws of its posterior are projected onto these (Lin & Dunson 2014). It is in
+            no pair.
         share_prior: which weights share a prior precision: those of a "layer", or of a whole "net".
         epochs: steps over all rows, at most: fitting ends where the evidence has come to rest.
         burn_in: epochs before the first update of the precisions and the noise.
@@ -183,6 +214,7 @@ class NeuralAdditiveRegressor(TableRegressor, AdditiveEstimator):
         progress: whether to draw a bar while fitting, where a person can see it.
 
     Attributes:
+        likelihood_: p(y∣f), with the values that were learnt.
         noise_variance_: in y's unit squared: a number, or one for each column of y.
         posterior_: over the weights, by term; it answers for encoded rows.
         prior_precision_: of each term by its name: a number, or one for each of its layers where these may differ.
@@ -205,27 +237,87 @@ class NeuralAdditiveRegressor(TableRegressor, AdditiveEstimator):
         True
     """
 
-    likelihood: Literal["gaussian", "heteroscedastic_gaussian"] = "gaussian"
+    likelihood: NumberLikelihoodName | Likelihood = "gaussian"
     noise_variance: float | Sequence[float] | np.ndarray | Literal["evidence"] = "evidence"
 
     _flat: bool = field(init=False)
 
-    def _fit(self, X: object, y: object, sample_weight: object, offset: object = None) -> None:
-        rows = TableRows.of(self, X, y, sample_weight, offset, target=numbers)
-        shape = (0,) if rows.held is None else rows.held.target.shape
-        self._flat, columns = len(shape) == 1, 1 if len(shape) == 1 else shape[1]
+    def _fit(self, X: object, y: object, sample_weight: object, offset: object = None, exposure: object = None) -> None:
+        other = None if self._name in LIKELIHOODS else number_likelihood(self.likelihood)
+        if other is not None and other.parts:
+            raise UnsupportedError(
+                "likelihood: expected one for all columns of y, got a joint one. Fit an additive model to each column, "
+                "or take BayesianMLPRegressor or BayesianGeneralizedLinearModel."
+            )
+        plain = Gaussian() if other is None else other
+        read = partial(numbers_for, plain, y)
+        rows = TableRows.of(self, X, y, sample_weight, offset, exposure, groups=self._group_columns, target=read)
+        columns, self._flat = outcomes_of(plain, rows.targets)
+        if exposure is not None:
+            refuse_exposure(plain, columns)
         self._output_names, self._unit = self._output_names_of(column_names(y, columns))
-        count, rows = shape[0], self._distinct(rows, columns)
-        units = Units.of(rows)
+        count, rows = rows.held and len(rows.held), self._distinct(rows, columns)
+        units = Units.of(rows, plain)
+        if other is not None:
+            self._fit_outcome(rows, units, other)
+            return
         likelihood = self._likelihood(units, count or units.rows)
-        if self.likelihood == "heteroscedastic_gaussian" and not units.varies:
+        if self._name == "heteroscedastic_gaussian" and not units.varies:
             raise InputError(
                 "y: expected numbers that vary for likelihood='heteroscedastic_gaussian', got a constant column, which "
                 "has no noise to learn. Leave it out, or take likelihood='gaussian'."
             )
-        learnt = isinstance(self.noise_variance, str)
+        asked = noise_asked(self.likelihood, self.noise_variance)
+        learns = ("noise_variance",) if isinstance(asked, str) else ()
         with self._explained():
-            self._learn(rows, units.standardised, self._outputs(units), likelihood, learn_noise=learnt)
+            self._learn(rows, units.standardised, self._outputs(units), likelihood, learns=learns)
+
+    def _fit_outcome(self, rows: TableRows, units: Units, likelihood: Likelihood) -> None:
+        """Fits another likelihood than a Gaussian's, whose intercepts begin at those of the best constant."""
+        count, _ = outcomes_of(likelihood, rows.targets)
+        self._output_names = self._output_names if count > 1 else ()
+        self._unit = "f"
+
+        free = likelihood.domain.low == -np.inf and likelihood.domain.high == np.inf
+        scale, logs = torch.from_numpy(units.scale), np.log(units.scale)
+        if free:
+            likelihood = likelihood.in_unit(1.0 / scale)
+
+        def canonical(targets: np.ndarray) -> torch.Tensor:
+            return units.standardised(targets) if free else likelihood.targets(targets, count)
+
+        noise_asked(self.likelihood, self.noise_variance)
+        learns = likelihood.learnable
+        if learns:
+            refuse_one_row(max(units.rows, 0 if rows.held is None else len(rows.held)))
+        units.warn_if_constant(() if likelihood.domain.integer else learns)
+        if learns and rows.held is None:
+            raise UnsupportedError(
+                f"likelihood: expected values of {', '.join(learns)} for a table on disk, got 'evidence'. Give a "
+                "likelihood with numbers, or fit some of the rows as a data frame."
+            )
+        blocks = [canonical(block.target) for block in rows.blocks(features=False)] if learns else []
+        first = likelihood.starting(torch.cat(blocks)) if learns else likelihood
+        outputs = (
+            Outputs(units.scale, units.shift, units.exact * float(logs.sum())) if free else Outputs.of_logits(count)
+        )
+        origin = None if free else units.constant(first)
+        self._learn(rows, canonical, outputs, first, learns=learns, origin=origin)
+        if (fit := self.additive_.fit) is not None:
+            problem = fit.problem
+            warn_if_overdispersed(first, fit.linear.f[ALL], problem.targets[ALL], problem.weights[ALL])
+
+    @property
+    def _name(self) -> str:
+        """Of the likelihood that is asked for."""
+        return self.likelihood if isinstance(self.likelihood, str) else resolve(self.likelihood).name
+
+    @property
+    def likelihood_(self) -> Likelihood:
+        """p(y∣f), with the values of its hyperparameters that were learnt."""
+        check_is_fitted(self)
+        assert self.posterior_.likelihood is not None
+        return self.posterior_.likelihood
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -233,22 +325,12 @@ class NeuralAdditiveRegressor(TableRegressor, AdditiveEstimator):
         try:
             yield
         except NotPositiveDefiniteError as error:
-            if self.likelihood == "gaussian":
+            if self._name == "gaussian":
                 raise
             raise NotPositiveDefiniteError(
                 f"y: expected noise for likelihood={self.likelihood!r}, got rows that the features seem to tell "
                 f"exactly, whose log variance has no bound. Use likelihood='gaussian'. ({error})"
             ) from None
-
-    @overload
-    def predict(self, X: object, return_std: Literal[False] = False, *, offset: object = None) -> np.ndarray: ...
-    @overload
-    def predict(
-        self, X: object, return_std: Literal[True], *, offset: object = None
-    ) -> tuple[np.ndarray, np.ndarray]: ...
-    def predict(self, X: object, return_std: bool = False, *, offset: object = None) -> Prediction:
-        """E[y∣x, data] of each row, shape (N,) or (N, D), and on request the sd of y, noise included."""
-        return self._moments(self._read(X, moments, offset), return_std)
 
     @property
     def noise_variance_(self) -> float | np.ndarray:
@@ -264,7 +346,7 @@ class NeuralAdditiveRegressor(TableRegressor, AdditiveEstimator):
 
     def _output_names_of(self, names: list[str]) -> tuple[tuple[str, ...], str]:
         """The names of the outputs, where there are several, and their unit."""
-        if self.likelihood == "heteroscedastic_gaussian":
+        if self._name == "heteroscedastic_gaussian":
             named = [f"{what} of {name}" for what in ("mean", "log variance") for name in names]
             return tuple(named), f"{names[0] if len(names) == 1 else 'y'}, or its log variance"
         return ((), names[0]) if len(names) == 1 else (tuple(names), "y")
@@ -272,16 +354,15 @@ class NeuralAdditiveRegressor(TableRegressor, AdditiveEstimator):
     def _outputs(self, units: Units) -> Outputs:
         """The unit of the outputs: those of y; a log variance is that of the standardised y, plus log scale²."""
         logs = np.log(units.scale)
-        if self.likelihood == "gaussian":
+        if self._name == "gaussian":
             return Outputs(units.scale, units.shift, float(logs.sum()))
         ones = np.ones_like(units.scale)
         return Outputs(np.append(units.scale, ones), np.append(units.shift, 2.0 * logs), float(logs.sum()))
 
     def _likelihood(self, units: Units, rows: int) -> Likelihood:
         """p(y∣f) of the standardised y."""
-        checks.choice("likelihood", self.likelihood, LIKELIHOODS)
-        given = given_noise(self.noise_variance, units.scale, rows)
-        if self.likelihood == "gaussian":
+        given = given_noise(noise_asked(self.likelihood, self.noise_variance), units.scale, rows)
+        if self._name == "gaussian":
             return Gaussian(FIRST_NOISE) if given is None else given
         if given is not None:
             raise InputError(

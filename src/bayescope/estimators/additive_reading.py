@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self, TypeVar, cast
+from typing import ClassVar, Literal, Self, TypeVar, cast
 
 import numpy as np
 import pandas as pd
@@ -15,17 +15,17 @@ from bayescope import checks
 from bayescope.additive.additive import Additive, fit_additive
 from bayescope.additive.coded import Observed
 from bayescope.additive.contributions import intercept_at
-from bayescope.additive.effects import Effect, Grid, Surface, effect, effect_draws, surface
+from bayescope.additive.effects import Effect, Grid, Surface, effect, effect_draws, level_effects, on_mean, surface
 from bayescope.additive.explanation import Explanation, Importance, explain, importance
 from bayescope.additive.fit import AdditiveOptions
 from bayescope.additive.gaps import with_gaps
 from bayescope.additive.observed import RowsInMemory
 from bayescope.additive.terms import EncodedRows
 from bayescope.estimators.additive_table import NumericTransform, Outputs, coded
-from bayescope.estimators.base import BLOCK_NUMBERS, Generator, TableEstimator
+from bayescope.estimators.base import BLOCK_NUMBERS, Generator, MissingAttributeError, TableEstimator
 from bayescope.estimators.mapped_rows import Canonical
 from bayescope.estimators.table_rows import RowBlock, TableRows, row_offset
-from bayescope.likelihoods import Likelihood
+from bayescope.likelihoods import IntegralName, Likelihood
 from bayescope.posterior import GaussianPosterior, InputRows, NamedDraws, PointPosterior, noted
 from bayescope.predictive import Predictive
 from bayescope.process_state import threads_for
@@ -48,6 +48,7 @@ class AdditiveEstimator(AdditiveOptions, TableEstimator):
     _several_targets: ClassVar[bool] = True
 
     numeric_transform: NumericTransform = "standard"
+    groups: str | int | Sequence[str | int] | None = None
 
     additive_: Additive = field(init=False)
     posterior_: GaussianPosterior | PointPosterior = field(init=False)
@@ -55,6 +56,7 @@ class AdditiveEstimator(AdditiveOptions, TableEstimator):
     _share_prior: str = field(init=False)
     _output_names: tuple[str, ...] = field(init=False)
     _unit: str = field(init=False)
+    _groups: tuple[str, ...] = field(init=False)
 
     def fit(self, X: object, y: object, sample_weight: object = None, *, offset: object = None) -> Self:
         """Fits the effects, their prior precisions, the noise and the posterior.
@@ -79,8 +81,8 @@ class AdditiveEstimator(AdditiveOptions, TableEstimator):
         X: object,
         *,
         offset: object = None,
-        integral: str | None = None,
-        method: str | None = None,
+        integral: IntegralName | None = None,
+        method: Literal["linearized", "sampled"] | None = None,
         samples: int | None = None,
         generator: Generator = None,
     ) -> Predictive:
@@ -90,7 +92,8 @@ class AdditiveEstimator(AdditiveOptions, TableEstimator):
 
         Args:
             X: a table of the columns that were fitted.
-            offset: added to the linear predictor, shape (N,) or (N, C); 0 by default.
+            offset: added to the linear predictor, shape (N,) or (N, C); by default 0, or the column that the model was
+                fitted with.
             integral: over the latent f: "quadrature", "mackay", "monte_carlo" or "laplace_bridge"; the default is
                 the most accurate one. Where there is a closed form it is used.
             method: "linearized" or "sampled".
@@ -100,7 +103,14 @@ class AdditiveEstimator(AdditiveOptions, TableEstimator):
         source, rows = self._generator() if generator is None else generator, self._rows(X, offset)
         return self._predicted(rows, integral=integral, method=method, samples=samples, generator=source)
 
-    def effects(self, feature: int | str, *, grid: Grid = None, level: float = 0.95) -> Effect:
+    def effects(
+        self,
+        feature: int | str,
+        *,
+        grid: Grid = None,
+        level: float = 0.95,
+        scale: Literal["link", "mean"] = "link",
+    ) -> Effect:
         """The effect of one feature with its band, in the unit of the linear predictor: the logit, or y's unit.
 
         Effects are centred: their mean over the rows that were fitted is 0. What the feature's pairs say of it alone is
@@ -110,13 +120,18 @@ class AdditiveEstimator(AdditiveOptions, TableEstimator):
             feature: by name or position.
             grid: values of the column, in its own unit, or how many; 100, or all labels that were seen, by default.
             level: the probability of the interval at each point.
+            scale: "link" for the effect itself, added to the linear predictor, or "mean" for E(y) where all other
+                effects are 0: the intercept, held at its posterior mean, and the effect through the link.
 
         Returns:
             ``grid``, ``mean``, ``sd``, ``low``, ``high``, the share of the data near each point as ``density``, and the
             effect of a ``missing`` value; the names of the ``outputs`` where there are several, and the ``unit``.
         """
         check_is_fitted(self)
-        return self._named_outputs(effect(self.additive_, feature, grid=grid, level=level))
+        found = effect(self.additive_, feature, grid=grid, level=level)
+        if checks.choice("scale", scale, ("link", "mean")) == "mean":
+            return on_mean(self.additive_, found)
+        return self._named_outputs(found)
 
     def surface(
         self,
@@ -147,14 +162,33 @@ class AdditiveEstimator(AdditiveOptions, TableEstimator):
             offset: added to the linear predictor, as for predictions.
             level: the probability of the intervals.
         """
-        columns = self._table(X)
-        explanation = explain(self.additive_, self._encoded(columns, offset), columns=columns, level=level)
+        added = self._added(offset, None)
+        features, given = added.apart(X, self._added_by)
+        columns, sums = self._table(features), None if given is None else added.numbers(given)
+        explanation = explain(self.additive_, self._encoded(columns, sums), columns=columns, level=level)
         return self._named_outputs(explanation)
 
     def importance(self, *, level: float = 0.95) -> Importance:
         """How much each term moves the linear predictor over the rows that were fitted, with its uncertainty."""
         check_is_fitted(self)
         return self._named_outputs(importance(self.additive_, level=level))
+
+    def random_effects(self) -> pd.DataFrame:
+        """The effects of the levels of the columns in ``groups=``, as deviations from the population.
+
+        Returns:
+            The columns ``group``, ``level``, ``output`` (of several), ``mean``, ``sd`` and ``rows``: how many rows of
+            the fit have the level, by their weights. "unseen" stands for any other label, with the population's sd.
+
+        Raises:
+            MissingAttributeError: if there are no groups.
+        """
+        check_is_fitted(self)
+        if not self._groups:
+            raise MissingAttributeError("random_effects: expected a fit with groups=, got one without. Name columns.")
+        names = list(self.additive_.encoding.names)
+        tables = [level_effects(self.additive_, names.index(name), self._output_names) for name in self._groups]
+        return pd.concat(tables, ignore_index=True)
 
     def _named_draws(self, theta: torch.Tensor) -> NamedDraws:
         outputs = ["output"] if self._output_names else []
@@ -207,6 +241,11 @@ class AdditiveEstimator(AdditiveOptions, TableEstimator):
         """Epochs that the last training took, that with the pairs."""
         return len(self.trace_["log_evidence"])
 
+    @property
+    def _group_columns(self) -> Sequence[str | int] | None:
+        """The columns that ``groups=`` names."""
+        return [self.groups] if isinstance(self.groups, str | int) else self.groups
+
     def _table(self, X: object) -> list[Column]:
         """A table of the columns that were fitted."""
         check_is_fitted(self)
@@ -229,7 +268,7 @@ class AdditiveEstimator(AdditiveOptions, TableEstimator):
 
     def _distinct(self, rows: TableRows, outputs: int) -> TableRows:
         """The rows with their offset, shape (n, C); those in memory are merged where they are equal."""
-        self._offset_columns, self._reader = outputs, rows.reader
+        self._offset_columns, self._reader, self._groups = outputs, rows.reader, rows.groups
 
         def offset(block: RowBlock) -> RowBlock:
             return replace(block, offset=row_offset(block.offset, len(block), outputs))
@@ -238,7 +277,7 @@ class AdditiveEstimator(AdditiveOptions, TableEstimator):
 
     def _learn(
         self, rows: TableRows, values: Canonical, outputs: Outputs, likelihood: Likelihood,
-        *, learn_noise: bool = False, notes: Mapping[str, str] | None = None,
+        *, learns: tuple[str, ...] = (), notes: Mapping[str, str] | None = None, origin: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
         """Encodes the rows, fits the model and sets the learned attributes."""
         seed, held, about = checks.seed_from(rows.generator(self.random_state)), rows.held, dict(notes or {})
@@ -258,7 +297,7 @@ class AdditiveEstimator(AdditiveOptions, TableEstimator):
             )
             count = len(held)
         with threads_for(count * len(encoding.names)):
-            additive = fit_additive(encoding, data, likelihood, self, seed=seed, learn_noise=learn_noise)
+            additive = fit_additive(encoding, data, likelihood, self, seed=seed, learns=learns, origin=origin)
         self._share_prior = self.share_prior
         self.posterior_ = noted(additive.posterior, {**self._notes(encoding), **about})
         # The fit of a table on disk holds its files.

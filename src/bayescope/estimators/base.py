@@ -7,20 +7,31 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
-from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, Self, TypeAlias, TypeVar, overload
+from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, Self, TypeAlias, TypeVar, cast, overload
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
+from sklearn.metrics import r2_score
+from sklearn.utils import ClassifierTags, check_random_state
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.errors import InputTypeError, UndefinedQuantityError
+from bayescope.errors import (
+    BayescopeWarning,
+    InputError,
+    InputTypeError,
+    UndefinedQuantityError,
+    UnsupportedError,
+    warn,
+)
+from bayescope.estimators.exposure import Added, on_disk, refuse_exposure
 from bayescope.estimators.frames import FrameReader
-from bayescope.estimators.labels import class_codes, decided, numbers
-from bayescope.likelihoods import IntegralName
+from bayescope.estimators.labels import class_codes, decided, numbers_for
+from bayescope.likelihoods import IntegralName, Ordinal
+from bayescope.likelihoods.censoring import INTERVAL
+from bayescope.likelihoods.proportions import TRIALS
 from bayescope.memory import refuse_ran_out
 from bayescope.posterior import (
     InputRows,
@@ -44,6 +55,8 @@ ClassWeight: TypeAlias = Literal["balanced"] | Mapping[Any, float] | None
 TAIL = 1e-8
 # Numbers that predicting one block of rows may hold at a time.
 BLOCK_NUMBERS = 2**22
+# A mean so many times as large as E(y∣f) at the mean of f, whose sd is then 2.6 on a log scale, says little.
+FAR = 30.0
 
 _Arguments = ParamSpec("_Arguments")
 _Estimator = TypeVar("_Estimator", bound=BaseEstimator)
@@ -88,6 +101,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
     posterior_: Posterior = field(init=False)
     n_features_in_: int = field(init=False)
     _reader: FrameReader = field(init=False)
+    _added_by: tuple[str, str] | None = field(init=False)
 
     def fit(self, X: object, y: object, sample_weight: object = None) -> Self:
         """Finds the posterior of the model's weights, and what is to be learnt of its prior and its noise.
@@ -203,7 +217,11 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
     def _targets(self, y: object, rows: int) -> np.ndarray:
         """The targets of this many rows as the likelihood takes them."""
         classes = None if getattr(self, "_multilabel", False) else getattr(self, "classes_", None)
-        return numbers(y, rows) if classes is None else class_codes(y, rows, classes)
+        if classes is not None:
+            return class_codes(y, rows, classes)
+        likelihood = self.posterior_.likelihood
+        assert likelihood is not None
+        return numbers_for(likelihood.unweighted, y, y, rows)
 
     def _named_draws(self, theta: Tensor) -> NamedDraws:
         """Drawn weights (chains, draws, P) by the names that mean something."""
@@ -236,10 +254,12 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
     @outside_inference_mode
     @whole_or_not_at_all
     @resumable
-    def _whole(self, *given: object) -> Self:
+    def _whole(self, X: object, y: object, sample_weight: object, *added: object) -> Self:
         """A fit, which all processes make together and with the same parameters."""
+        offset, exposure = (*added, None, None)[:2]
         with called(type(self).__name__, self.get_params(deep=False)):
-            self._fit(*given)
+            self._added_by = Added.of(offset, exposure).column
+            self._fit(X, y, sample_weight, *added)
         forget(self)
         return self
 
@@ -252,20 +272,39 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self._reader.table(self, X)
 
-    def _rows(self, X: object, offset: object = None) -> InputRows:
-        return self._inputs_of(self._table(X), offset)
+    def _added(self, offset: object, exposure: object) -> Added:
+        """What is added to f when predicting: by default the column that the model was fitted with."""
+        check_is_fitted(self)
+        found = Added.of(offset, exposure)
+        if found.given is None and self._added_by is not None:
+            found = Added(*self._added_by)
+        if found.role == "exposure" and found.given is not None:
+            likelihood = self.posterior_.likelihood
+            assert likelihood is not None
+            refuse_exposure(likelihood.unweighted, 1)
+        return found
+
+    def _rows(self, X: object, offset: object = None, exposure: object = None) -> InputRows:
+        added = self._added(offset, exposure)
+        features, given = added.apart(X, self._added_by)
+        return self._inputs_of(self._table(features), None if given is None else added.numbers(given))
 
     def _predicted(self, rows: InputRows, **options: Any) -> Predictive:
         return self.posterior_.predict(rows, **options)
 
-    def _read(self, X: object, read: Callable[[Predictive], np.ndarray], offset: object = None) -> np.ndarray:
+    def _read(
+        self, X: object, read: Callable[[Predictive], np.ndarray], offset: object = None, exposure: object = None
+    ) -> np.ndarray:
         """Predict rows in blocks that bound the memory, and join what is read from each."""
-        check_is_fitted(self)
-        table = opened(X)
+        added, table = self._added(offset, exposure), opened(X)
         if table is None:
-            return self._read_rows(self._rows(X, offset), read)
-        blocks = self._reader.blocks(table)
-        return np.concatenate([self._read_rows(self._inputs_of(block), read) for block in blocks])
+            return self._read_rows(self._rows(X, offset, exposure), read)
+        parts = []
+        for columns in self._reader.blocks(table, on_disk(added)):
+            features, others = columns[: len(self._reader.names)], columns[len(self._reader.names) :]
+            sums = added.numbers(others[0].values) if others else None
+            parts.append(self._read_rows(self._inputs_of(features, sums), read))
+        return np.concatenate(parts)
 
     def _read_rows(self, rows: InputRows, read: Callable[[Predictive], np.ndarray]) -> np.ndarray:
         size, numbers_at_once = self._block(rows)
@@ -284,7 +323,7 @@ class TableClassifier(ClassifierMixin):  # type: ignore[misc]
     """The predictions of a classifier."""
 
     classes_: np.ndarray
-    _several_targets: bool
+    _several_targets: ClassVar[bool]
     _multilabel: bool
     _read: Callable[..., np.ndarray]
 
@@ -331,10 +370,16 @@ class TableClassifier(ClassifierMixin):  # type: ignore[misc]
 Prediction: TypeAlias = np.ndarray | tuple[np.ndarray, np.ndarray]
 
 
-class TableRegressor(RegressorMixin):  # type: ignore[misc]
-    """The predictions of a regression."""
+def of_ordered_classes(estimator: object) -> bool:
+    likelihood = getattr(estimator, "likelihood", None)
+    return isinstance(likelihood, Ordinal) or likelihood in ("ordinal", "ordinal_probit")
 
-    _several_targets: bool
+
+class TableRegressor(RegressorMixin):  # type: ignore[misc]
+    """The predictions of a regression: of ordered classes those of a classifier, for scikit-learn's tools too."""
+
+    classes_: np.ndarray
+    _several_targets: ClassVar[bool]
     _flat: bool
     _read: Callable[..., np.ndarray]
 
@@ -343,23 +388,88 @@ class TableRegressor(RegressorMixin):  # type: ignore[misc]
     @overload
     def predict(self, X: object, return_std: Literal[True]) -> tuple[np.ndarray, np.ndarray]: ...
     def predict(self, X: object, return_std: bool = False) -> Prediction:
-        """E[y∣x, data] of each row, shape (N,) or (N, D), and on request the sd of y, noise included."""
+        """E[y∣x, data] of each row, shape (N,) or (N, D), and on request the sd of y, noise included.
+
+        Of ordered classes it is the most probable one.
+        """
         return self._moments(self._read(X, moments), return_std)
+
+    def score(self, X: object, y: object, sample_weight: object = None) -> float:
+        """R² of the predicted means, scikit-learn's score of regressions; of ordered classes the accuracy.
+
+        Args:
+            X: a table of the columns that were fitted.
+            y: N numbers, or N rows of several.
+            sample_weight: how often each row counts, shape (N,).
+
+        Raises:
+            InputError: if times are censored: they have no R².
+        """
+        return self._scored(y, self.predict(X), sample_weight)
+
+    def _scored(self, y: object, predicted: np.ndarray, sample_weight: object) -> float:
+        return (accuracy if of_ordered_classes(self) else explained)(y, predicted, sample_weight)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = self._several_targets
+        if of_ordered_classes(self):
+            tags.estimator_type, tags.classifier_tags, tags.regressor_tags = "classifier", ClassifierTags(), None
+            tags.target_tags.multi_output = False
         return tags
 
     def _moments(self, read: np.ndarray, return_std: bool) -> Prediction:
+        if of_ordered_classes(self):
+            if return_std:
+                raise UnsupportedError(
+                    "return_std: expected False for ordered classes, which have no sd, got True. Ask predict_proba."
+                )
+            return decided(read[:, 0], self.classes_, None)
+        far = np.flatnonzero((read[:, 0] > FAR * np.abs(read[:, 2])).any(1))
+        if len(far):
+            warn(
+                f"predict: {len(far)} of {len(read)} rows, the first of them row {far[0]}, have means of y more than "
+                f"{FAR:g} times as large as at the mean of f, of which little is known there. Take "
+                "predict_distribution(X).quantile(0.5), the median.",
+                BayescopeWarning,
+            )
         mean, sd = read[:, 0], np.sqrt(read[:, 1])
         mean, sd = (mean[:, 0], sd[:, 0]) if self._flat else (mean, sd)
         return (mean, sd) if return_std else mean
 
 
+def explained(y: object, predicted: np.ndarray, sample_weight: object) -> float:
+    """R² of predicted means; of successes and trials that of their shares, which count by the trials.
+
+    Raises:
+        InputError: if y is what `Censored` returns.
+    """
+    if predicted.ndim == 1 and np.shape(cast(Any, y))[1:] == (TRIALS,):
+        successes, trials = np.asarray(y, dtype=np.float64).T
+        sample_weight = trials if sample_weight is None else trials * np.asarray(sample_weight)
+        y = successes / np.maximum(trials, 1.0)
+    if predicted.ndim == 1 and np.shape(cast(Any, y))[1:] == (INTERVAL,):
+        raise InputError(
+            "y: expected exact numbers for R², got times that may be censored. Take "
+            "predict_distribution(X).log_prob(y).mean() for them."
+        )
+    return float(r2_score(y, predicted, sample_weight=sample_weight))
+
+
+def accuracy(y: object, predicted: np.ndarray, sample_weight: object) -> float:
+    """The share of rows whose class is predicted, of classes that may be any numbers."""
+    hits = column_or_1d(np.asarray(y)) == predicted
+    return float(np.average(hits, weights=cast(Any, sample_weight)))
+
+
 def moments(predictive: Predictive) -> np.ndarray:
-    """The means and the variances of the targets, shape (N, 2, D)."""
-    return np.stack([predictive.mean, predictive.variance], axis=1)
+    """The means and the variances of the targets, and for positive ones E(y∣f) at the mean of f, shape (N, 3, D)."""
+    mean, likelihood = predictive.mean, predictive.likelihood
+    positive = likelihood.domain.low == 0
+    centre = likelihood.conditional(predictive.latent.mean)[0].cpu().numpy() if positive else mean
+    if likelihood.domain.integer:  # less than one count is no mean to be warned of
+        centre = np.maximum(centre, 1.0 / FAR)
+    return np.stack([mean, predictive.variance, centre], axis=1)
 
 
 def generator_from(random_state: RandomState) -> torch.Generator:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
+import narwhals.stable.v2 as nw
 import numpy as np
 import pandas as pd
 from sklearn.base import BaseEstimator
@@ -34,7 +35,7 @@ class FrameReader:
 
     Attributes:
         names: of the columns: x0, x1, … where the table had none.
-        categorical: positions of the columns whose numbers are labels, as the caller said.
+        categorical: positions of the columns whose numbers are labels, as the caller said, those of groups included.
     """
 
     names: tuple[str, ...]
@@ -48,6 +49,7 @@ class FrameReader:
         y: object,
         *,
         categorical: Sequence[str | int] | None = None,
+        groups: Sequence[str | int] | None = None,
         numbers: bool = False,
     ) -> tuple[FrameReader, Table]:
         """Reads the table to fit; sets ``n_features_in_`` and, where the columns have names, ``feature_names_in_``.
@@ -57,6 +59,7 @@ class FrameReader:
             X: a table of any kind that `read_table` knows, of N ≥ 1 rows.
             y: is not looked at: scikit-learn reports its absence.
             categorical: columns, by name or position, whose numbers are labels.
+            groups: columns, by name or position, whose levels have random effects.
             numbers: whether an array or a tensor of finite numbers is taken as it is: no column of it is copied.
 
         Raises:
@@ -66,18 +69,18 @@ class FrameReader:
         Warns:
             BayescopeWarning: if text is mostly numbers.
         """
-        plain = finite_numbers(X) if numbers and categorical is None else None
+        plain = finite_numbers(X) if numbers and categorical is None and groups is None else None
         if plain is not None:
             validate_data(estimator, plain, y, skip_check_array=True)
             return cls(tuple(f"x{j}" for j in range(plain.shape[1])), ()), plain
         _require_room(X)
-        columns = read_table(X, categorical=categorical)
+        columns = read_table(X, categorical=categorical, groups=groups)
         warn_of_numbers(columns)
         refuse_names_of_rows(columns)
         refuse_empty(columns)
         validate_data(estimator, _sized(X, columns), y, skip_check_array=True)
         names = tuple(column.name for column in columns)
-        return cls(names, tuple(sorted(label_positions(names, categorical)))), columns
+        return cls(names, positions_of_labels(names, categorical, groups)), columns
 
     def columns(self, estimator: BaseEstimator, X: object) -> list[Column]:
         """The columns of a table like the one that was fitted, by the names that they had there.
@@ -101,13 +104,31 @@ class FrameReader:
         validate_data(estimator, numbers, reset=False, skip_check_array=True)
         return numbers
 
-    def blocks(self, table: TableDataset) -> Iterator[list[Column]]:
-        """The columns that were fitted of a table on disk, a block of rows at a time.
+    def blocks(self, table: TableDataset, others: Sequence[str] = ()) -> Iterator[list[Column]]:
+        """The columns that were fitted of a table on disk, and others after them, a block of rows at a time.
 
         Raises:
             OptionError: if one is not there.
         """
-        return table.blocks(self.names, categorical=[self.names[place] for place in self.categorical])
+        return table.blocks((*self.names, *others), categorical=[self.names[place] for place in self.categorical])
+
+
+def positions_of_labels(
+    names: Sequence[str], categorical: Sequence[str | int] | None, groups: Sequence[str | int] | None
+) -> tuple[int, ...]:
+    """The positions of the columns that ``categorical=`` and ``groups=`` name.
+
+    Raises:
+        OptionError: if there is no such column.
+        InputError: if both name a column.
+    """
+    labels, grouped = label_positions(names, categorical), label_positions(names, groups, "groups")
+    if both := sorted(labels & grouped):
+        raise InputError(
+            f"groups: expected columns that are not in categorical=, got {names[both[0]]!r}. The column of a group is "
+            "one of labels anyway: leave it out of categorical=."
+        )
+    return tuple(sorted(labels | grouped))
 
 
 def columns_by_name(X: object, **roles: Any) -> tuple[Any, ...]:
@@ -138,8 +159,16 @@ def columns_by_name(X: object, **roles: Any) -> tuple[Any, ...]:
     features = frame.drop(list(named.values()))
     if not features.columns:
         raise InputError(f"X: expected a column beside {', '.join(map(repr, frame.columns))}, got none.")
-    values = (frame[name].to_numpy() if role in named else name for role, name in roles.items())
+    values = (_values(frame[name]) if role in named else name for role, name in roles.items())
     return features.to_native(), *values
+
+
+def _values(series: nw.Series[Any]) -> Any:
+    """A column as an array, with its order where its type declares one."""
+    if series.dtype != nw.Enum:
+        return series.to_numpy()
+    categories = series.cat.get_categories().to_list()
+    return pd.Series(pd.Categorical(series.to_list(), categories, ordered=True), name=series.name)
 
 
 def finite_numbers(X: object) -> np.ndarray | None:

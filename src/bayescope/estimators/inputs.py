@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
@@ -17,12 +17,15 @@ from bayescope.estimators.frames import FrameReader
 from bayescope.memory import require_memory
 from bayescope.posterior import InputRows, Missing, Spread
 from bayescope.storage import stored
+from bayescope.tables.columns import Column, in_order_of
 from bayescope.tables.dataset import TableDataset
-from bayescope.tables.encoding import refuse_far
+from bayescope.tables.encoding import CategoricalEncoding, indicators, refuse_far
 from bayescope.tables.preprocessing import EncodingName, Preprocessing, Table
 
 # This many rows tell the features' means and scales well enough: no answer depends on where exactly the centre is.
 SCALE_ROWS = 10_000
+# How far from 0, in standard deviations, the mean of a sample of a centred column may be.
+NEAR = 0.05
 # One precision for all weights means very different things where the features' scales differ by more than this.
 WIDE_SPAN = 10.0
 # The inputs are held twice while they are made.
@@ -43,6 +46,9 @@ class InputMap:
         names: of the model's inputs.
         scales: the smallest and largest standard deviation among the model's inputs, constant ones left out.
         centre: what is taken from the model's inputs in the end, shape (D,); ``None`` where they stay unchanged.
+        groups: of the columns whose levels have random effects: each level, also "missing" and "unseen", is an input,
+            beside those that the other columns make.
+        kept: which of all inputs the model has; ``None`` where it has all. The others' weights are 0.
     """
 
     preprocessing: Preprocessing
@@ -50,6 +56,8 @@ class InputMap:
     names: tuple[str, ...]
     scales: tuple[float, float]
     centre: np.ndarray | None = None
+    groups: tuple[CategoricalEncoding, ...] = ()
+    kept: np.ndarray | None = None
 
     @classmethod
     def of(
@@ -59,30 +67,72 @@ class InputMap:
         numbers: np.ndarray,
         weights: np.ndarray | None,
         origin: Origin,
+        groups: tuple[CategoricalEncoding, ...] = (),
+        grouped: Sequence[Column] = (),
     ) -> tuple[InputMap, np.ndarray]:
         """Fits a transformer to the preprocessed numbers of rows, or of some of them, and returns these mapped.
 
-        The mapped numbers do not have their origin yet.
+        The mapped numbers do not have their origin yet; the levels of the columns of groups stand beside them.
         """
+        if transformer is not None and not numbers.shape[1]:
+            raise InputError("features: expected a column beside those in groups=, got none. Leave features= out.")
         mapped = numbers if transformer is None else _dense(transformer.fit(numbers).transform(numbers))
         names = feature_names(transformer, preprocessing.names, mapped.shape[1])
         if transformer is not None:
             _refuse_far(names, mapped)
-        stride = max(1, mapped.shape[0] // SCALE_ROWS)
+        stride, features = max(1, mapped.shape[0] // SCALE_ROWS), mapped.shape[1]
+        if groups:
+            mapped = np.hstack([mapped, indicators(groups, grouped)])
+            names = (*names, *(name for each in groups for name in each.level_names))
         some, counts = mapped[::stride], None if weights is None else weights[::stride]
         sds = some.std(axis=0)
-        varying = sds[sds > 0]
+        varying = sds[:features][sds[:features] > 0]
         scales = (float(varying.min()), float(varying.max())) if varying.size else (0.0, 0.0)
         centre = None
         if origin == "means":
             centre = _means(some, counts)
+            if transformer is None and preprocessing.scaling == "standard" and (np.abs(centre) <= NEAR * sds).all():
+                centre = None  # scaling has centred all of them, by the mean of all rows
         elif origin == "zero" and transformer is None and preprocessing.scaling is not None:
-            centre = preprocessing.origin()
-        return cls(preprocessing, transformer, names, scales, centre), mapped
+            centre = np.append(preprocessing.origin(), np.zeros(mapped.shape[1] - features))
+        return cls(preprocessing, transformer, names, scales, centre, groups), mapped
 
     def __call__(self, table: Table) -> np.ndarray:
         """The model's inputs of a table as it was read, shape (N, D)."""
-        return self.mapped(self.preprocessing(table))
+        return self.mapped(self._numbers(table)[0])
+
+    @property
+    def of_features(self) -> int:
+        """How many of the model's inputs are made of features; those of groups follow."""
+        levels = sum(len(each.levels) for each in self.groups)
+        return len(self.names) - levels if self.kept is None else int(self.kept[: len(self.kept) - levels].sum())
+
+    @property
+    def owners(self) -> tuple[np.ndarray, tuple[str, ...]]:
+        """The feature that each of all inputs is made of, shape (D,), and the features' names, the groups' last."""
+        every = len(self.names) if self.kept is None else len(self.kept)
+        levels = np.repeat(np.arange(len(self.groups)), [len(each.levels) for each in self.groups])
+        if self.transformer is None:
+            made, names = self.preprocessing.owners, self.preprocessing.columns
+        else:
+            made = np.arange(every - len(levels))
+            names = feature_names(self.transformer, self.preprocessing.names, len(made))
+        return np.append(made, len(names) + levels), (*names, *(each.name for each in self.groups))
+
+    def narrowed(self, kept: np.ndarray) -> InputMap:
+        """The map to some of the inputs, by a mask of shape (D,)."""
+        names = tuple(name for name, stays in zip(self.names, kept, strict=True) if stays)
+        return replace(self, names=names, kept=kept, centre=None if self.centre is None else self.centre[kept])
+
+    def _numbers(self, table: Table) -> tuple[np.ndarray, np.ndarray | None]:
+        """A table as numbers, the levels of groups last, and which values of its columns have a stand-in."""
+        others, grouped = parted(table, [each.name for each in self.groups])
+        numbers, lacking = self.preprocessing.read(others)
+        if not self.groups:
+            return numbers, lacking
+        if lacking is not None:
+            lacking = np.hstack([lacking, np.zeros((len(lacking), len(self.groups)), dtype=bool)])
+        return np.hstack([numbers, indicators(self.groups, grouped)]), lacking
 
     def read(self, table: Table, *, linear: bool) -> InputRows:
         """The model's inputs of a table as it was read, and what is known of values that rows lack.
@@ -95,28 +145,35 @@ class InputMap:
             MemoryBudgetError: if the inputs of this many rows are more than memory holds.
         """
         count = len(table) if isinstance(table, np.ndarray) else len(table[0].values)
-        require_inputs(count, len(self.preprocessing.names), {}, "Predict fewer rows at once.")
-        numbers, lacking = self.preprocessing.read(table)
+        levels = sum(len(each.levels) for each in self.groups)
+        require_inputs(count, len(self.preprocessing.names) + levels, {}, "Predict fewer rows at once.")
+        numbers, lacking = self._numbers(table)
         values, spread = self.mapped(numbers), self.preprocessing.spread
         if lacking is None or spread is None:
             return InputRows(values)
         rows = np.flatnonzero(lacking.any(1))
-        changes = Spread(self.preprocessing.owners, spread, linear and self.transformer is None)
-        columns = self.preprocessing.columns
+        columns = (*self.preprocessing.columns, *(each.name for each in self.groups))
+        owners = np.append(self.preprocessing.owners, np.full(levels, len(columns) - 1))  # a level is never lacking
+        changes = Spread(owners[: numbers.shape[1]], spread, linear and self.transformer is None)
         return InputRows(values, Missing(rows, lacking[rows], columns, numbers[rows], self.mapped, changes))
 
     @property
     def units(self) -> np.ndarray:
         """What one unit of each input of the model is in its column's own unit, shape (D,): 1 for mapped features."""
-        return self.preprocessing.scales if self.transformer is None else np.ones(len(self.names))
+        units = np.ones(len(self.owners[0]))
+        if self.transformer is None:
+            units[: len(self.preprocessing.scales)] = self.preprocessing.scales
+        return units if self.kept is None else units[self.kept]
 
     def mapped(self, numbers: np.ndarray) -> np.ndarray:
         """The model's inputs of numbers that the preprocessing made, shape (N, D)."""
-        if self.transformer is None:
-            return self.centred(numbers)
-        if not len(numbers):  # which scikit-learn's transformers refuse
+        if self.transformer is not None and not len(numbers):  # which scikit-learn's transformers refuse
             return np.empty((0, len(self.names)))
-        return self.centred(_dense(self.transformer.transform(numbers)))
+        if self.transformer is not None:
+            made = len(self.preprocessing.names)
+            mapped = _dense(self.transformer.transform(numbers[:, :made]))
+            numbers = np.hstack([mapped, numbers[:, made:]]) if self.groups else mapped
+        return self.centred(numbers if self.kept is None else numbers[:, self.kept])
 
     def intercept_at_zero(self, weights: np.ndarray, intercepts: np.ndarray) -> np.ndarray:
         """f where inputs are 0 before the centre is taken, shape (C,), for weights (C, D) and intercepts (C,)."""
@@ -181,7 +238,19 @@ class EstimatorTable:
         return self.inputs.read(self.frames.table(known, table), linear=self.linear)
 
 
-def require_room(table: Table, encoding: EncodingName) -> None:
+def parted(table: Table, groups: Sequence[str]) -> tuple[Table, list[Column]]:
+    """A table without the columns of groups, which may leave it without any, and these columns."""
+    if isinstance(table, np.ndarray) or not groups:
+        return table, []
+    known = {column.name: column for column in table}
+    others = [column for column in table if column.name not in groups]
+    grouped = [known[name] for name in groups if name in known]
+    if len(grouped) < len(groups):
+        in_order_of(groups, grouped)
+    return others or np.empty((len(grouped[0].values), 0)), grouped
+
+
+def require_room(table: Table, encoding: EncodingName, groups: Sequence[str] = ()) -> None:
     """Refuses a table in memory whose inputs memory does not hold, before they are made.
 
     Raises:
@@ -191,20 +260,25 @@ def require_room(table: Table, encoding: EncodingName) -> None:
         require_inputs(len(table), table.shape[1], {})
         return
     labels = {
-        each.name: len(pd.unique(each.values)) for each in table if each.kind == "categorical" and encoding == "one_hot"
+        each.name: len(pd.unique(each.values))
+        for each in table
+        if each.kind == "categorical" and (encoding == "one_hot" or each.name in groups)
     }
     require_inputs(len(table[0].values), len(table) + sum(labels.values()), labels)
 
 
-def require_encoded(preprocessing: Preprocessing, table: TableDataset, sampled: int) -> None:
+def require_encoded(
+    preprocessing: Preprocessing, table: TableDataset, sampled: int, groups: Sequence[CategoricalEncoding] = ()
+) -> None:
     """Refuses a table on disk where the inputs of a block, or of this many rows together, are more than memory holds.
 
     Raises:
         MemoryBudgetError: if they are.
     """
-    one_hot = preprocessing.encoding == "one_hot"
-    labels = {each.name: len(each.categories) for each in preprocessing.labels if one_hot}
-    require_inputs(min(table.rows, max(table.block_rows, sampled)), len(preprocessing.names), labels)
+    one_hot = preprocessing.labels if preprocessing.encoding == "one_hot" else ()
+    labels = {each.name: len(each.categories) for each in (*one_hot, *groups)}
+    columns = len(preprocessing.names) + sum(len(each.levels) for each in groups)
+    require_inputs(min(table.rows, max(table.block_rows, sampled)), columns, labels)
 
 
 def require_inputs(rows: int, columns: int, labels: Mapping[str, int], advice: str = "") -> None:

@@ -1,7 +1,8 @@
-"""Targets in memory as they came: the labels of a classifier, the numbers of a regression; and decisions."""
+"""Targets in memory as they came: labels of a classifier, ordered classes, numbers of a regression; and decisions."""
 
 from __future__ import annotations
 
+import narwhals.stable.v2 as nw
 import numpy as np
 import pandas as pd
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
@@ -10,7 +11,8 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
-from bayescope.likelihoods import Bernoulli
+from bayescope.likelihoods import Bernoulli, LabelError, Likelihood
+from bayescope.likelihoods.censoring import INTERVAL, are_intervals, refuse_no_event
 
 
 def numbers(y: object, rows: int) -> np.ndarray:
@@ -25,6 +27,58 @@ def numbers(y: object, rows: int) -> np.ndarray:
     return checks.float64("y", array).numpy()
 
 
+def numbers_for(likelihood: Likelihood, name: object, y: object, rows: int) -> np.ndarray:
+    """The targets of a regression that a likelihood takes, as `outcomes_of` reads them.
+
+    Args:
+        likelihood: p(y∣f).
+        name: y as the caller gave it: values, or the name of their column.
+        y: N numbers, N rows of several, or what belongs to one number in each row, such as what `Censored` returns.
+        rows: N.
+
+    Raises:
+        InputError: if there is not one for each row, one is outside the likelihood's domain, or no row has an event.
+        InputTypeError: if they are no numbers.
+    """
+    array = _array(y, rows)
+    outputs, flat = outcomes_of(likelihood, array)
+    if flat and array.ndim == 2 and likelihood.domain.joined == INTERVAL:
+        refuse_no_event(likelihood.targets(array, 1))
+        return array.astype(np.float64, copy=False)
+    if array.shape[1:] == (INTERVAL,) and array.dtype.kind == "f" and np.isinf(array).any() and are_intervals(array):
+        raise UnsupportedError(
+            f"likelihood: expected 'weibull', 'log_normal' or another one of lifetimes for a y of bs.Censored, got "
+            f"{likelihood.name!r}. Name one of them."
+        )
+    values = numbers(y, rows)
+    names = column_names(name, 1 if values.ndim == 1 else values.shape[1])
+    if likelihood.domain.joined == INTERVAL and outputs == 2 and np.isin(values[:, 1], (0.0, 1.0)).all():
+        raise InputError(
+            f"y: expected a column of numbers for each outcome, got one of 0 and 1, {names[1]!r}. Give times of which "
+            "some are censored as bs.Censored(time, event)."
+        )
+    try:
+        likelihood.targets(values, outputs)
+    except LabelError as error:
+        raise error.within(names) from None
+    return values
+
+
+def outcomes_of(likelihood: Likelihood, targets: np.ndarray | None) -> tuple[int, bool]:
+    """How many outcomes a row of targets has, and whether answers are one number a row, without columns.
+
+    Args:
+        likelihood: p(y∣f).
+        targets: as `numbers_for` returns them; ``None`` for a column on disk.
+    """
+    if targets is None or targets.ndim == 1:
+        return 1, True
+    columns = targets.shape[1]
+    if columns != likelihood.domain.joined or (columns == INTERVAL and not are_intervals(targets)):
+        return columns, False
+    return 1, True
+
+
 def one_number(y: object, rows: int) -> np.ndarray:
     """The numbers of a regression with one output, shape (N,).
 
@@ -33,6 +87,44 @@ def one_number(y: object, rows: int) -> np.ndarray:
         InputTypeError: if they are no numbers.
     """
     return np.asarray(column_or_1d(numbers(y, rows), warn=True))
+
+
+def ordered_categories(y: object) -> np.ndarray | None:
+    """The categories of an ordered categorical of any library, in their order; ``None`` for other targets."""
+    series = nw.from_native(pd.Series(y) if isinstance(y, pd.Categorical) else y, series_only=True, pass_through=True)
+    if not isinstance(series, nw.Series) or series.dtype != nw.Enum:
+        return None
+    return np.asarray(series.cat.get_categories().to_list())
+
+
+def ordered_labels(name: object, y: object, rows: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """The class of each row, shape (N,): a number, or its position among the categories that come with it.
+
+    Args:
+        name: y as the caller gave it: values, or the name of their column.
+        y: numbers, or ordered categories.
+        rows: N.
+
+    Raises:
+        InputError: if there is not one for each row, or one is missing.
+        InputTypeError: if they are text without an order.
+    """
+    array, categories = _array(y, rows), ordered_categories(y)
+    _refuse_gaps("a class in each row", array, y)
+    if categories is not None:
+        array = pd.Index(categories).get_indexer(pd.Index(array))
+    flat: np.ndarray = column_or_1d(array, warn=True)
+    if flat.dtype.kind not in "biuf":
+        labels = flat.tolist()
+        text = next((row for row, label in enumerate(labels) if not isinstance(label, int | float)), None)
+        if text is not None:
+            column = column_names(name, 1)[0]
+            raise InputTypeError(
+                f"y: expected ordered classes, got {labels[text]!r} in row {text} of column {column!r}, text without "
+                "an order. Give an ordered categorical: pd.Categorical(y, categories=[...], ordered=True)."
+            )
+        flat = flat.astype(np.float64)
+    return flat, categories
 
 
 def class_labels(y: object, rows: int) -> np.ndarray:

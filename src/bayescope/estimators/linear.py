@@ -11,6 +11,8 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.estimators.base import TableRegressor
 from bayescope.estimators.labels import one_number
+from bayescope.estimators.linear_posteriors import MATRICES as MATRICES_OF
+from bayescope.estimators.linear_posteriors import Task, fit_posterior, refuse_wide
 from bayescope.estimators.linear_reading import LinearEstimator
 from bayescope.estimators.priors import USELESS, intercept_precision, prior_notes, weight_precision
 from bayescope.estimators.table_rows import TableRows
@@ -18,12 +20,15 @@ from bayescope.estimators.targets import refuse_one_row
 from bayescope.likelihoods import Gaussian
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.evidence import effective_parameters, weight_prior
-from bayescope.linear.regression import conjugate, tune_scales
-from bayescope.linear.row_space import RowSpace
+from bayescope.linear.groups import WeightGroups
+from bayescope.linear.regression import Scales, conjugate, tune_group_scales, tune_scales
+from bayescope.linear.row_space import RowSpace, require_room
 from bayescope.linear.table import RowTable
 from bayescope.models import LinearModel
+from bayescope.posterior import GaussianPosterior
 from bayescope.priors import Prior
 from bayescope.process_state import threads_for
+from bayescope.sparse_priors import SparsePrior
 from bayescope.storage import stored
 
 # Matrices of P×P numbers that a fit has at once: the Gram matrix with its eigenvectors and what finds these, later a
@@ -45,8 +50,16 @@ class BayesianLinearRegression(TableRegressor, LinearEstimator):
 
     Args:
         prior_precision: of the weights: a positive number, one for each feature (of the model's inputs, after
-            ``features``), a `Prior` with either and mean 0, or "evidence": the one that maximises the evidence. Numbers
-            have units: those of y per unit of the model's inputs, which are standardised by default.
+            ``features``), a `Prior` with either and mean 0, or "evidence": the one that maximises the evidence. With
+            "ard" (automatic relevance determination) each column of the table has its own, learnt likewise; a column
+            whose precision goes to infinity is switched off (Tipping & Faul 2003). The noise is then the one that is
+            learnt with one precision for all: with one each, chance would explain noise, and all of it where columns
+            outnumber rows. "horseshoe" and "laplace", or a `Horseshoe` or `LaplacePrior`, are sparse priors, by
+            variational inference at the same noise; `BayesianGeneralizedLinearModel` has NUTS for them. Numbers have
+            units: those of y per unit of the model's inputs, which are standardised by default.
+        groups: columns, by name or position, whose labels have random effects: each label has an effect
+            N(0, 1/α) with an α for the column that the evidence learns, apart from the precision of the other weights.
+            A label that was never seen has mean 0 and that variance; so has a missing one where none was missing.
         noise_variance: in y's unit squared, a positive number or "evidence".
         intercept_prior_precision: ``None`` for a flat prior of b, of density 1, or a positive number for
             b ~ N(0, 1/intercept_prior_precision), the value at inputs 0.
@@ -64,12 +77,14 @@ class BayesianLinearRegression(TableRegressor, LinearEstimator):
     Attributes:
         posterior_: over the flat weights (w, then b); it reads tables as the estimator does. By default its b is f at
             the inputs' means.
-        coef_: the posterior mean of w, shape (D,), of the model's inputs (standardised unless ``standardize=False``),
-            in the order of ``weight_names_``.
+        coef_: the posterior mean of w, shape (D,), of the inputs (standardised unless ``standardize=False``), those of
+            ``groups`` last: 0 for those that are switched off, the others in the order of ``weight_names_``.
         intercept_: the posterior mean of f where these inputs are 0, a number.
-        prior_precision_: the prior precision of the weights, a number or one a feature.
+        prior_precision_: the prior precision of the weights, a number or one a feature: infinite where it is switched
+            off. `relevance` has it by column of the table.
+        group_precision_: that of the random effects, by the column in ``groups``. `random_effects` has the levels.
         noise_variance_: the noise variance.
-        log_evidence_: log p(y∣X), exact.
+        log_evidence_: log p(y∣X), exact; a sparse prior has a lower bound in its place, ``posterior_.elbo``.
         effective_parameters_: how many weights the data determine, γ = Σ (1 − α_i Σ_ii).
         weight_names_: of the flat weights.
         n_features_in_: columns of X.
@@ -90,7 +105,7 @@ class BayesianLinearRegression(TableRegressor, LinearEstimator):
 
     def _fit(self, X: object, y: object, sample_weight: object, offset: object = None) -> None:
         self._flat = True
-        rows = TableRows.of(self, X, y, sample_weight, target=one_number, numbers=True)
+        rows = TableRows.of(self, X, y, sample_weight, target=one_number, numbers=True, groups=self._group_columns)
         data, notes = self._table_of(rows, Gaussian(), 1)
         self._infer(data, notes)
 
@@ -103,36 +118,98 @@ class BayesianLinearRegression(TableRegressor, LinearEstimator):
         if isinstance(self.noise_variance, str):
             refuse_one_row(data.count)
         model = LinearModel(len(self._inputs.names), 1, checks.flag("fit_intercept", self.fit_intercept))
-        intercept = intercept_precision(self.intercept_prior_precision)
-        given = weight_precision(self.prior_precision, model.features)
+        intercept, noise = intercept_precision(self.intercept_prior_precision), self._given_noise()
+        given = weight_precision(self.prior_precision, self._inputs.of_features)
         with threads_for(data.count * model.features):
-            space = RowSpace.of(model, data, given, matrices=MATRICES)
-            alpha, noise, tuned_by = self._scales(space.model, space.table, space.precision, intercept)
+            found: list[Scales] = []
+
+            def learn(first: WeightGroups, groups: WeightGroups) -> Tensor:
+                density, known = LinearDensity(model, Gaussian(), Prior(), data), noise
+                for each in [groups] if known is not None or first is groups else [first, groups]:
+                    found.append(
+                        tune_group_scales(density, each, intercept_prior_precision=intercept, noise_variance=known)
+                    )
+                    known = found[-1].noise_variance
+                return torch.as_tensor(found[-1].prior_precision)
+
+            sparse = self._sparse
+            if sparse is not None:
+                self._infer_sparse(sparse, model, data, intercept, noise, row_notes)
+                return
+            narrow, rows, precision = self._learn_groups(model, data, given, learn)
+            space = RowSpace.of(narrow, rows, precision, matrices=MATRICES)
+            noise = found[-1].noise_variance if found else noise
+            alpha, noise, tuned_by = self._scales(space.model, space.table, space.precision, intercept, noise)
+            tuned_by = "the evidence" if found and given is None else tuned_by
             prior, likelihood = weight_prior(space.model, alpha, intercept), Gaussian(noise)
             posterior = conjugate(LinearDensity(space.model, likelihood, prior, space.table))
             self.effective_parameters_ = effective_parameters(space.model, prior, posterior.precision)
             posterior, prior = space.lift(posterior, prior, intercept)
+        self._report(narrow, posterior, prior, noise, tuned_by, row_notes, given)
+
+    def _infer_sparse(
+        self,
+        sparse: SparsePrior,
+        model: LinearModel,
+        data: RowTable,
+        intercept: float | None,
+        noise: float | None,
+        row_notes: dict[str, str],
+    ) -> None:
+        """Variational inference under a sparse prior: no posterior is exact then."""
+        require_room(model, MATRICES_OF["variational"][1])
+        density = LinearDensity(model, Gaussian(), Prior(), data)
+        if noise is None:
+            refuse_wide(density, ["noise_variance"])
+            _, noise, _ = self._scales(model, data, None, intercept, None)
+        density = density.with_likelihood(Gaussian(noise))
+        fitted = fit_posterior("variational", Task(density, True, intercept, torch.Generator(), {}, (), sparse))
+        posterior = fitted.posterior
+        assert isinstance(posterior, GaussianPosterior)
+        assert fitted.effective_parameters is not None
+        self.effective_parameters_ = fitted.effective_parameters
+        self._report(model, posterior, fitted.prior, noise, fitted.tuned_by, row_notes, None, fitted.shrinkage)
+
+    def _report(
+        self,
+        model: LinearModel,
+        posterior: GaussianPosterior,
+        prior: Prior,
+        noise: float,
+        tuned_by: str | None,
+        row_notes: dict[str, str],
+        given: Tensor | None,
+        shrinkage: Tensor | None = None,
+    ) -> None:
+        """Sets the learned attributes."""
         self.noise_variance_ = noise
         learnt = ", which maximises the evidence" if isinstance(self.noise_variance, str) else ""
         notes = {
             **self._inputs.notes(),
-            **prior_notes(prior, model, tuned_by),
+            **prior_notes(prior, model, tuned_by, features=self._inputs.of_features),
             "noise variance": f"{noise:.6g}{learnt}",
             "well-determined weights": f"{self.effective_parameters_:.2f} of {model.features}",
             **row_notes,
         }
-        weights, intercepts = self._remember(model, posterior, prior, notes, given)
+        weights, intercepts = self._remember(model, posterior, prior, notes, given, shrinkage)
         self.coef_, self.intercept_ = weights[0], float(intercepts[0])
 
-    def _scales(
-        self, model: LinearModel, data: RowTable, precision: Tensor | None, intercept: float | None
-    ) -> tuple[Tensor, float, str | None]:
-        """The prior precision, a number or one a feature, the noise variance, and what the first maximises."""
-        noise = None
+    def _given_noise(self) -> float | None:
+        """The noise variance; ``None`` where it is to be learnt."""
         if isinstance(self.noise_variance, str):
             checks.choice("noise_variance", self.noise_variance, ["evidence"])
-        else:
-            noise = checks.positive_number("noise_variance", self.noise_variance)
+            return None
+        return checks.positive_number("noise_variance", self.noise_variance)
+
+    def _scales(
+        self,
+        model: LinearModel,
+        data: RowTable,
+        precision: Tensor | None,
+        intercept: float | None,
+        noise: float | None,
+    ) -> tuple[Tensor, float, str | None]:
+        """The prior precision, a number or one a feature, the noise variance, and what the first maximises."""
         if precision is not None and noise is not None:
             return precision, noise, None
         scales = tune_scales(

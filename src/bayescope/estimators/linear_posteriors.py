@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias, cast, final
 
 import torch
 from torch import Tensor
@@ -18,25 +18,31 @@ from bayescope.errors import (
     ConvergenceError,
     ConvergenceWarning,
     MemoryBudgetError,
+    NotPositiveDefiniteError,
     UnsupportedError,
 )
 from bayescope.estimators.priors import USELESS
 from bayescope.linear.density import Again, LinearDensity, OutputCovariance
 from bayescope.linear.evidence import effective_parameters, first_precision, maximise_evidence, weight_prior
 from bayescope.linear.expectations import log_expected_likelihood
+from bayescope.linear.hyperparameters import LearntUncertainty, learn_hyperparameters
 from bayescope.linear.mode import LinearMode, find_mode, laplace_at, map_at
 from bayescope.linear.row_space import require_room
 from bayescope.linear.sampling import metropolis, nuts
+from bayescope.linear.scales import unit_of_outputs, weight_squares
 from bayescope.linear.sites import expectation_propagation
+from bayescope.linear.sparse_sampling import SparseDraws, sparse_nuts
 from bayescope.linear.table import Batch
 from bayescope.linear.tuning import search_range
 from bayescope.linear.variational_bound import variational
 from bayescope.models import LinearModel
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterior
+from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
 from bayescope.processes import by_first, warn_once
+from bayescope.sparse_priors import ScaleMixture, SparsePrior
 
-PosteriorName: TypeAlias = Literal["auto", "map", "laplace", "variational", "mean_field", "ep", "nuts", "metropolis"]
+PosteriorName: TypeAlias = Literal["auto", "map", "laplace", "mean_field", "variational", "ep", "nuts", "metropolis"]
 
 # Where the search for the precision of the greatest evidence begins.
 FIRST_PRECISION = 1.0
@@ -74,16 +80,20 @@ class Task:
         density: the model, the likelihood and the rows; its prior is the one given, or where the search for the
             precision begins.
         tune: whether the weights' precision is to be learnt.
-        intercept_prior_precision: the intercept's.
+        intercept_prior_precision: the intercept's; ``None`` for a flat one.
         generator: for the samplers.
         chains: options of the samplers that were given: draws, tune, chains.
+        learnt: the names of the likelihood's hyperparameters that are learnt, or have been.
+        sparse: the prior of the weights, where it is not Gaussian.
     """
 
     density: LinearDensity
     tune: bool
-    intercept_prior_precision: float
+    intercept_prior_precision: float | None
     generator: torch.Generator
     chains: dict[str, int]
+    learnt: tuple[str, ...]
+    sparse: SparsePrior | None = None
 
     @property
     def weights(self) -> Tensor:
@@ -102,12 +112,16 @@ class Fitted:
         prior: p(θ).
         effective_parameters: γ under a Gaussian posterior, else ``None``.
         tuned_by: what was maximised to learn the precision, or ``None`` where it was given.
+        learnt: the uncertainty of the likelihood's hyperparameters, where it is in the covariance of the weights.
+        shrinkage: E[κ_j] of each input's weights under a sparse prior, shape (D,), else ``None``.
     """
 
     posterior: GaussianPosterior | PointPosterior | DrawsPosterior
     prior: Prior
     effective_parameters: float | None
     tuned_by: str | None = None
+    learnt: LearntUncertainty | None = None
+    shrinkage: Tensor | None = None
 
 
 def loss_added(mode: LinearMode) -> float:
@@ -141,10 +155,10 @@ def _auto(task: Task, *, quiet: bool = False) -> Fitted:
         return _chosen(fitted, "laplace", f"{why}, at most {TRUSTED:g}")
     why += f", more than {TRUSTED:g}"
     density = task.density
-    two = density.model.outputs == 1 and density.table.in_memory
+    sites = density.model.outputs == 1 and density.table.in_memory and density.likelihood.log_concave
     affordable = density.dim <= MOST_WEIGHTS and density.table.count * density.dim * density.model.outputs <= MOST_WORK
-    if affordable and two:
-        with suppress(ConvergenceError), warnings.catch_warnings():
+    if affordable and sites:
+        with suppress(ConvergenceError, NotPositiveDefiniteError), warnings.catch_warnings():
             # That the evidence has no maximum within range: then this fit is not taken.
             warnings.simplefilter("ignore", ConvergenceWarning)
             propagated = POSTERIORS["ep"](task)
@@ -202,14 +216,18 @@ def _warn(added: float, advice: str) -> None:
 
 def _laplace_of(task: Task) -> tuple[Fitted, LinearMode]:
     """Laplace's posterior under the given or the learnt prior, and its mode."""
-    density, tuned_by = task.density, None
-    if task.tune:
-        tuned = maximise_evidence(density, intercept_prior_precision=task.intercept_prior_precision)
-        mode, gamma, tuned_by = tuned.mode, tuned.effective_parameters, OBJECTIVES["laplace"] + USELESS * tuned.useless
-    else:
-        mode = find_mode(density)
-        gamma = effective_parameters(density.model, density.prior, mode.precision)
+    mode, useless = _mode(task)
+    gamma = effective_parameters(mode.density.model, mode.density.prior, mode.precision)
+    tuned_by = OBJECTIVES["laplace"] + USELESS * useless if task.tune else None
     return Fitted(laplace_at(mode), mode.density.prior, gamma, tuned_by), mode
+
+
+def _mode(task: Task) -> tuple[LinearMode, bool]:
+    """The mode under the given or the learnt prior, and whether the features were found to tell nothing."""
+    if not task.tune:
+        return find_mode(task.density), False
+    tuned = maximise_evidence(task.density, intercept_prior_precision=task.intercept_prior_precision)
+    return tuned.mode, tuned.useless
 
 
 def _laplace(task: Task) -> Fitted:
@@ -249,6 +267,20 @@ def _iterated(task: Task, infer: Callable[..., GaussianPosterior], objective: st
     return Fitted(posterior, prior, gamma, objective if task.tune else None)
 
 
+def _propagated(task: Task) -> Fitted:
+    """Expectation propagation, which needs a proper distribution of f where a row is left out."""
+    try:
+        return _iterated(task, expectation_propagation, OBJECTIVES["ep"])
+    except NotPositiveDefiniteError as error:
+        if task.intercept_prior_precision is not None and not task.density.prior.flat:
+            raise
+        raise NotPositiveDefiniteError(
+            "posterior: expected a prior under which the other rows determine what one row says, as 'ep' needs, got a "
+            "flat one and rows that do not. Give prior_precision= and intercept_prior_precision= above 0, or take "
+            "posterior='laplace'."
+        ) from error
+
+
 def _sampled(task: Task, sample: Callable[..., DrawsPosterior]) -> Fitted:
     prior, tuned_by = _prior(task)
     posterior = sample(task.density.with_prior(prior), generator=task.generator, **task.chains)
@@ -268,12 +300,58 @@ POSTERIORS: dict[PosteriorName, Callable[[Task], Fitted]] = {
     "mean_field": partial(
         _iterated, infer=partial(variational, family="mean_field"), objective=OBJECTIVES["variational"]
     ),
-    "ep": partial(_iterated, infer=expectation_propagation, objective=OBJECTIVES["ep"]),
+    "ep": _propagated,
     "nuts": partial(_sampled, sample=nuts),
     "metropolis": partial(_sampled, sample=metropolis),
 }
 # What the option may be: one of them, or the one that "auto" chooses.
 CHOICES: dict[PosteriorName, Callable[[Task], Fitted]] = {"auto": _auto, **POSTERIORS}
+
+
+def _sparse_variational(task: Task, family: Literal["full", "mean_field"] = "full") -> Fitted:
+    """Variational inference under a sparse prior, whose scales are integrated out."""
+    return _near_sparse(task, family)[0]
+
+
+def _near_sparse(task: Task, family: Literal["full", "mean_field"]) -> tuple[Fitted, LinearDensity, ScaleMixture]:
+    """The variational posterior under a sparse prior, the density with its expected precisions, and the prior itself.
+
+    The climb begins at the one precision for all weights that maximises Laplace's evidence.
+    """
+    assert task.sparse is not None
+    model, intercept = task.density.model, task.intercept_prior_precision
+    density = maximise_evidence(task.density, intercept_prior_precision=intercept).mode.density
+    mixture = task.sparse.mixture(unit_of_outputs(density), density.table.total)
+    posterior = variational(density, family=family, mixture=mixture)
+    squares = weight_squares(model, posterior.mean, posterior.precision)
+    (precision,) = density.table.agreed(mixture.posterior(squares, model.outputs).precision)
+    density = density.with_prior(weight_prior(model, precision, intercept))
+    curvature = posterior.precision.diagonal()[task.weights].unflatten(0, (model.outputs, -1)).mean(0)
+    gamma = effective_parameters(model, density.prior, posterior.precision)
+    fitted = Fitted(posterior, density.prior, gamma, OBJECTIVES["variational"], shrinkage=precision / curvature)
+    return fitted, density, mixture
+
+
+def _sparse_nuts(task: Task) -> Fitted:
+    """Draws of the weights and the scales of a sparse prior together."""
+    near, density, mixture = _near_sparse(task, "full")
+    assert isinstance(near.posterior, GaussianPosterior)
+    precision = near.prior.diagonal(density.dim)[: density.model.features]
+    draw: Callable[..., SparseDraws] = sparse_nuts
+    drawn = draw(density, mixture, near.posterior, precision, generator=task.generator, **task.chains)
+    prior = weight_prior(density.model, drawn.precision, task.intercept_prior_precision)
+    return Fitted(
+        drawn.posterior, prior, None, "the posterior, of which this is the geometric mean", shrinkage=drawn.shrinkage
+    )
+
+
+# Under sparse priors.
+SPARSE_CHOICES: dict[PosteriorName, Callable[[Task], Fitted]] = {
+    "auto": _sparse_variational,
+    "variational": _sparse_variational,
+    "mean_field": partial(_sparse_variational, family="mean_field"),
+    "nuts": _sparse_nuts,
+}
 # Those that are made of chains.
 SAMPLERS = ("nuts", "metropolis")
 # Those that read the rows by sums over them, wherever the rows lie.
@@ -281,19 +359,95 @@ BY_SUMS = ("auto", "map", "laplace", "variational", "mean_field")
 
 
 def fit_posterior(name: PosteriorName, task: Task) -> Fitted:
-    """Fits the named posterior; what is not a sum over the rows is found by the first process for all."""
+    """Fits the named posterior; what is not a sum over the rows is found by the first process for all.
+
+    Hyperparameters of the likelihood that are to be learnt are those of Laplace's evidence for each posterior. Under a
+    sparse prior they are those with one precision for all weights: with one each, chance would explain noise.
+    """
+    _refuse_flat_density(task.density)
+    choices = CHOICES if task.sparse is None else SPARSE_CHOICES
+    if name not in choices:
+        raise UnsupportedError(
+            f"posterior: expected one of {', '.join(map(repr, choices))} for a sparse prior, whose density has no "
+            f"curvature at 0, got {name!r}. Use posterior='auto', or prior_precision='ard' or 'evidence'."
+        )
+    if task.sparse is not None:
+        refuse_wide(task.density, task.density.likelihood.learnable)
+    likelihood = learn_hyperparameters(task.density, lambda density: _mode(replace(task, density=density))[0])
+    task = replace(task, density=task.density.with_likelihood(likelihood))
     if name in BY_SUMS:
-        return CHOICES[name](task)
+        return _uncertain(_without_evidence(choices[name](task)), task)
 
     def parts() -> list[Any]:
-        found = CHOICES[name](task)
+        found = choices[name](task)
         return [getattr(found, each.name) for each in fields(found)]
 
-    fitted = Fitted(*by_first(parts))
+    fitted = _uncertain(_without_evidence(Fitted(*by_first(parts))), task)
     if not isinstance(fitted.posterior, GaussianPosterior) or fitted.posterior.infer is not None:
         return fitted
     again = Again(expectation_propagation, task.density.model, task.density.likelihood)  # functions do not travel
     return replace(fitted, posterior=replace(fitted.posterior, infer=again, lost=()))
+
+
+def refuse_wide(density: LinearDensity, learnt: Sequence[str]) -> None:
+    """Refuses to learn hyperparameters under a sparse prior where inputs outnumber rows.
+
+    Raises:
+        UnsupportedError: then.
+    """
+    if learnt and density.model.features > density.table.count:
+        names = ", ".join(name.replace("_", " ") for name in learnt)
+        raise UnsupportedError(
+            f"prior_precision: expected a number for the {names} to go with a sparse prior of more inputs than rows, "
+            f"got 'evidence' with {density.model.features} inputs and {density.table.count} rows, in which chance "
+            "explains any noise. Give the number, or leave out inputs."
+        )
+
+
+def _refuse_flat_density(density: LinearDensity) -> None:
+    """Refuses a likelihood whose observed Λ is 0, such as that of Laplace noise.
+
+    Raises:
+        UnsupportedError: then.
+    """
+    likelihood = density.likelihood
+    if likelihood.log_concave:
+        return
+    valued = density.with_likelihood(likelihood.starting(density.some_targets))
+    if not bool(valued.curvature(valued.constant).any()):
+        raise UnsupportedError(
+            f"likelihood: expected one whose log density has a curvature, got {likelihood.name!r}, which has a kink. "
+            "Use 'student_t', which is as sturdy."
+        )
+
+
+def _uncertain(fitted: Fitted, task: Task) -> Fitted:
+    """The fit with the uncertainty of the hyperparameters that were learnt in draws, or a full covariance."""
+    posterior = fitted.posterior
+    dense = isinstance(posterior, GaussianPosterior) and isinstance(posterior.precision, DensePrecision)
+    if not task.learnt or task.sparse is not None or not (dense or isinstance(posterior, DrawsPosterior)):
+        return fitted
+    learnt = LearntUncertainty.at(find_mode(task.density.with_prior(fitted.prior), posterior.mean), task.learnt)
+    widened: GaussianPosterior | DrawsPosterior
+    if isinstance(posterior, DrawsPosterior):
+        moved = torch.randn(
+            *posterior.draws.shape[:-1], len(learnt.root), generator=task.generator, dtype=torch.float64
+        )
+        widened = replace(posterior, draws=posterior.draws + moved @ learnt.root.mT @ learnt.moves)
+    else:
+        known = cast(GaussianPosterior, posterior)
+        widened = replace(known, precision=learnt.widened(known.precision))
+    return replace(fitted, posterior=widened, learnt=learnt)
+
+
+def _without_evidence(fitted: Fitted) -> Fitted:
+    """The fit without the evidence and its bound, which a flat prior of the weights does not define."""
+    posterior = fitted.posterior
+    if fitted.prior.flat < posterior.mean.shape[0]:
+        return fitted
+    instead = "The prior of the weights is flat: give a positive prior_precision."
+    record = replace(posterior.record, evidence=None, elbo_terms=None, instead=instead)
+    return replace(fitted, posterior=replace(posterior, record=record))
 
 
 def refuse_all_rows(name: str) -> None:

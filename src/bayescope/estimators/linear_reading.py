@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -14,14 +14,17 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.estimators.base import BLOCK_NUMBERS, TableEstimator
+from bayescope.errors import UnsupportedError
+from bayescope.estimators.base import BLOCK_NUMBERS, MissingAttributeError, TableEstimator
 from bayescope.estimators.features import Features
 from bayescope.estimators.inputs import EstimatorTable, InputMap, Origin
 from bayescope.estimators.mapped_rows import MappedRows
-from bayescope.estimators.priors import per_feature
-from bayescope.estimators.table_rows import TableRows
+from bayescope.estimators.priors import group_notes, per_feature, sparse_prior, weight_groups
+from bayescope.estimators.table_rows import TableRows, row_offset
 from bayescope.estimators.targets import weight_notes
 from bayescope.likelihoods import Likelihood
+from bayescope.linear.groups import WeightGroups
+from bayescope.linear.row_space import require_room
 from bayescope.linear.table import RowTable
 from bayescope.models import LinearModel
 from bayescope.posterior import (
@@ -34,6 +37,7 @@ from bayescope.posterior import (
     noted,
 )
 from bayescope.priors import Prior
+from bayescope.sparse_priors import SparsePrior
 from bayescope.tables.preprocessing import EncodingName, Table
 
 # A summary has the coefficients of models with up to this many weights: their sds take the inverse of the precision.
@@ -43,7 +47,20 @@ SHOWN = 10
 # Draws that stand for a posterior that is neither Gaussian nor draws.
 DRAWS = 4000
 
-WeightPrecision: TypeAlias = float | Sequence[float] | np.ndarray | Tensor | Prior | Literal["evidence"]
+# Matrices of P×P numbers that a search for the precisions of groups has at once.
+GROUP_MATRICES = 16
+# The prior precision of a weight that stands alone for a model without any.
+NOTHING = 1e100
+
+WeightPrecision: TypeAlias = (
+    float
+    | Sequence[float]
+    | np.ndarray
+    | Tensor
+    | Prior
+    | SparsePrior
+    | Literal["evidence", "ard", "horseshoe", "laplace"]
+)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -51,6 +68,7 @@ class LinearEstimator(TableEstimator):
     """A table, a linear model and its posterior."""
 
     prior_precision: WeightPrecision = "evidence"
+    groups: str | int | Sequence[str | int] | None = None
     intercept_prior_precision: float | None = None
     features: Features = None
     fit_intercept: bool = True
@@ -60,8 +78,11 @@ class LinearEstimator(TableEstimator):
     coef_: np.ndarray = field(init=False)
     intercept_: float | np.ndarray = field(init=False)
     prior_precision_: float | np.ndarray = field(init=False)
+    group_precision_: dict[str, float] = field(init=False)
     weight_names_: tuple[str, ...] = field(init=False)
     _inputs: InputMap = field(init=False)
+    _precisions: np.ndarray = field(init=False)
+    _shrinkage: np.ndarray | None = field(init=False)
 
     def transform_inputs(self, X: object) -> np.ndarray:
         """The inputs of the posterior's model, shape (N, D): X encoded, standardised and mapped to features.
@@ -73,6 +94,8 @@ class LinearEstimator(TableEstimator):
 
     def coefficients(self, *, level: float = 0.95) -> pd.DataFrame:
         """The coefficients, one line each, of several classes one for each of them; the intercept comes last.
+
+        Features that the evidence switched off have none, and `random_effects` has those of groups.
 
         Args:
             level: the probability of the intervals, which are central.
@@ -95,14 +118,104 @@ class LinearEstimator(TableEstimator):
                 "per": np.tile(np.append(inputs.units, np.ones(int(model.bias))), model.outputs),
             }
         )  # fmt: skip
+        at = np.arange(count)
+        fixed = (at < inputs.of_features) | (at >= model.features)
+        table = table[np.tile(fixed, model.outputs)].reset_index(drop=True)
         return table if model.outputs > 1 else table.drop(columns="class")
+
+    def relevance(self) -> pd.DataFrame:
+        """How far the prior lets each feature of the table matter, one line each, with the most determined first.
+
+        Returns:
+            The columns ``feature``; ``inputs``: how many inputs of the model are made of it; ``precision``: the prior
+            precision of their weights, infinite for a feature that the evidence switches off; ``determined``: the share
+            of the weights that the data determine, the mean of 1 − α_i Σ_ii (MacKay 1992), NaN under a point; and
+            ``switched_off``. Under a sparse prior ``determined`` is 1 − E[κ], where κ is the share by which a weight is
+            shrunk to 0, and a feature is switched off if that is below ½ for all of its inputs (Carvalho, Polson &
+            Scott 2010, The horseshoe estimator for sparse signals).
+        """
+        check_is_fitted(self)
+        owners, names = self._inputs.owners
+        if self._shrinkage is None:
+            share = self._each_input(1.0 - self._precisions_kept() * self._variances(), 0.0).mean(0)
+            off = np.isinf(self._precisions)
+        else:
+            share, off = 1.0 - self._shrinkage, self._shrinkage > 0.5
+        features = range(len(names) - len(self._inputs.groups))
+        table = pd.DataFrame(
+            {
+                "feature": np.array([names[at] for at in features], dtype=object),
+                "inputs": [int((owners == at).sum()) for at in features],
+                "precision": [float(self._precisions[owners == at].min(initial=np.inf)) for at in features],
+                "determined": [float(share[owners == at].mean()) if (owners == at).any() else 0.0 for at in features],
+                "switched_off": [bool(off[owners == at].all()) for at in features],
+            }
+        )
+        return table.sort_values(["determined", "precision"], ascending=[False, True], kind="stable", ignore_index=True)
+
+    def random_effects(self) -> pd.DataFrame:
+        """The effects of the levels of the columns in ``groups=``, as deviations from the population.
+
+        Returns:
+            The columns ``group``, ``level``, ``class`` (of several), ``mean``, ``sd`` and ``rows``: how many rows of
+            the fit have the level, by their weights. "unseen" stands for any other label, with the population's sd.
+
+        Raises:
+            MissingAttributeError: if there are no groups.
+        """
+        check_is_fitted(self)
+        inputs, outputs = self._inputs, self._model.outputs
+        if not inputs.groups:
+            raise MissingAttributeError("random_effects: expected a fit with groups=, got one without. Name columns.")
+        mean, sd = self._each_input(self._weights(), 0.0), np.sqrt(self._each_input(self._variances(), 0.0))
+        levels = [(each.name, level) for each in inputs.groups for level in each.levels]
+        rows = np.concatenate([[*each.counts, each.missing, 0] for each in inputs.groups])
+        group, level = (np.array(part, dtype=object) for part in zip(*levels, strict=True))
+        count = len(levels)
+        table = pd.DataFrame(
+            {
+                "group": np.tile(group, outputs), "level": np.tile(level, outputs),
+                "class": np.repeat(np.array(self._class_names or range(outputs), dtype=object), count),
+                "mean": mean[:, -count:].ravel(), "sd": sd[:, -count:].ravel(), "rows": np.tile(rows, outputs),
+            }
+        )  # fmt: skip
+        table = table[(table["rows"] > 0) | (table["level"] == "unseen")].reset_index(drop=True)
+        return table if outputs > 1 else table.drop(columns="class")
+
+    def _weights(self) -> np.ndarray:
+        """The mean of the weights of the model's inputs, shape (C, D)."""
+        return self._model.unflat(self.posterior_.mean)[0].numpy()
+
+    def _variances(self) -> np.ndarray:
+        """The variances of the same; NaN under a point."""
+        posterior = self.posterior_
+        if isinstance(posterior, GaussianPosterior):
+            variances = posterior.precision.marginal_variance()
+        elif isinstance(posterior, DrawsPosterior):
+            variances = posterior.flat.var(0)
+        else:
+            variances = torch.full_like(posterior.mean, torch.nan)
+        return self._model.unflat(variances)[0].numpy()
+
+    def _precisions_kept(self) -> np.ndarray:
+        """The prior precisions of the model's inputs, shape (D,)."""
+        return self._precisions if self._inputs.kept is None else self._precisions[self._inputs.kept]
+
+    def _each_input(self, values: np.ndarray, absent: float) -> np.ndarray:
+        """Values (C, D) of the model's inputs for all inputs, those included that were switched off."""
+        kept = self._inputs.kept
+        if kept is None:
+            return values
+        every = np.full((len(values), len(kept)), absent)
+        every[:, kept] = values
+        return every
 
     def summary(self) -> str:
         """How the posterior was made, with the prior and its units, and the coefficients."""
         summary = TableEstimator.summary(self)
         if sum(self.posterior_.sizes) > MOST_COEFFICIENTS:
             return summary
-        return "\n".join([summary, *coefficient_lines(self.coefficients())])
+        return "\n".join([summary, *coefficient_lines(self.coefficients(), self._constants)])
 
     def _named_draws(self, theta: Tensor) -> NamedDraws:
         """Drawn flat weights, shape (chains, draws, P), as "weights" and "intercept"."""
@@ -123,12 +236,22 @@ class LinearEstimator(TableEstimator):
         return model
 
     @property
+    def _constants(self) -> tuple[str, ...]:
+        """The names of the last lines of `coefficients`, which are those of no input."""
+        return ("intercept",)
+
+    @property
     @abstractmethod
     def _class_names(self) -> tuple[str, ...]:
         """Of the outputs of f, where there are several."""
 
-    def _origin(self) -> Origin:
-        """What the model's inputs are measured from: the default prior of an intercept is about f at their means."""
+    def _origin(self, likelihood: Likelihood) -> Origin:
+        """What the model's inputs are measured from: the default prior of an intercept is about f at their means.
+
+        Cutpoints that are learnt are about f at the means, too, and take the place of the intercept.
+        """
+        if "cutpoints" in likelihood.learnable:
+            return "means"
         if not checks.flag("fit_intercept", self.fit_intercept):
             return "zero"
         return "means" if self.intercept_prior_precision is None else "as_mapped"
@@ -150,19 +273,82 @@ class LinearEstimator(TableEstimator):
             encoding=self.encoding,
             features=self.features,
             random_state=self.random_state,
-            origin=self._origin(),
+            origin=self._origin(likelihood),
         )
         self._reader, self._inputs = rows.reader, mapped.inputs
         data = mapped.table(lambda y: likelihood.targets(y, outputs), spread=spread)
         return data, {**mapped.notes(data.count), **(weight_notes(data.total, data.count) if rows.weighted else {})}
 
     def _inputs_of(self, table: Table, offset: object = None) -> InputRows:
-        return self._inputs.read(table, linear=True)
+        rows = self._inputs.read(table, linear=True)
+        return replace(rows, offset=row_offset(offset, len(rows), 1))
 
     def _block(self, rows: InputRows) -> tuple[int, int]:
         posterior = self.posterior_
         draws = posterior.draws[..., 0].numel() if isinstance(posterior, DrawsPosterior) else posterior.mean.shape[0]
         return max(1, BLOCK_NUMBERS // (draws * self._model.outputs)), rows.values.size
+
+    def _learn_groups(
+        self,
+        model: LinearModel,
+        data: RowTable,
+        given: Tensor | None,
+        learn: Callable[[WeightGroups, WeightGroups], Tensor],
+    ) -> tuple[LinearModel, RowTable, Tensor | None]:
+        """Learns a precision for each group of weights, if there are several, and leaves out what is switched off.
+
+        Args:
+            model: of all inputs.
+            data: the rows.
+            given: the precision of the features' weights, if it is known.
+            learn: finds the precision of each input, from the groups under which noise is learnt, and the groups: with
+                a precision for each feature many features would explain the noise, and all of it if they outnumber
+                the rows.
+
+        Returns:
+            The model, the rows and the precisions of the inputs that stay; what was given, without several groups.
+
+        Raises:
+            MemoryBudgetError: if memory does not hold what the search takes.
+        """
+        groups = weight_groups(self._inputs, given, relevance=self._by_relevance)
+        if groups is None:
+            return model, data, given
+        require_room(model, GROUP_MATRICES)
+        each = learn(groups.sharing(self._inputs.of_features) if self._by_relevance else groups, groups)
+        self._precisions = each.clone().numpy()
+        if not model.bias and bool(each.isinf().all()):
+            each[0] = NOTHING  # a model has some weight
+        kept = ~each.isinf()
+        if bool(kept.all()):
+            return model, data, each
+        self._inputs = self._inputs.narrowed(kept.numpy())
+        return replace(model, features=int(kept.sum())), data.narrowed(kept), each[kept]
+
+    @property
+    def _by_relevance(self) -> bool:
+        """Whether each feature has a precision of its own, which is learnt."""
+        return isinstance(self.prior_precision, str) and self.prior_precision == "ard"
+
+    @property
+    def _sparse(self) -> SparsePrior | None:
+        """The prior of the weights, where it is sparse.
+
+        Raises:
+            UnsupportedError: if there are random effects as well.
+        """
+        found = sparse_prior(self.prior_precision)
+        if found is not None and self.groups is not None:
+            raise UnsupportedError(
+                "groups: expected None with a sparse prior, got columns with random effects. Use "
+                "prior_precision='evidence' or 'ard'."
+            )
+        return found
+
+    @property
+    def _group_columns(self) -> Sequence[str | int] | None:
+        """The columns that ``groups=`` names."""
+        return [self.groups] if isinstance(self.groups, str | int) else self.groups
 
     def _remember(
         self,
@@ -171,6 +357,7 @@ class LinearEstimator(TableEstimator):
         prior: Prior,
         notes: dict[str, str],
         given: Tensor | None,
+        shrinkage: Tensor | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Sets what both estimators learn, and returns the weights (C, D) and the intercepts (C,) at inputs 0.
 
@@ -180,10 +367,24 @@ class LinearEstimator(TableEstimator):
             prior: of them.
             notes: lines for the summary.
             given: the prior precision that was not learnt.
+            shrinkage: E[κ] of the weights of each input under a sparse prior, shape (D,).
         """
-        learnt = per_feature(prior, model)
-        shared = given is None or given.ndim == 0
-        self.prior_precision_ = float(learnt[0]) if shared else learnt.numpy().copy()
+        self._shrinkage = None if shrinkage is None else shrinkage.numpy().copy()
+        owners, features = self._inputs.owners
+        if not (self._by_relevance or self._inputs.groups):
+            self._precisions = per_feature(prior, model).numpy().copy()
+        of_features = self._precisions[owners < len(features) - len(self._inputs.groups)]
+        shared = not self._by_relevance and shrinkage is None and (given is None or given.ndim == 0)
+        self.prior_precision_ = float(of_features.min(initial=np.inf)) if shared else of_features
+        self.group_precision_ = {
+            each.name: float(self._precisions[owners == at][0])
+            for at, each in enumerate(self._inputs.groups, len(features) - len(self._inputs.groups))
+        }
+        notes = notes | group_notes(self._inputs, self._precisions, relevance=self._by_relevance)
+        if shrinkage is not None:
+            notes["switched off by the prior"] = (
+                f"{int(self.relevance()['switched_off'].sum())} of {len(features)} features"
+            )
         classes = [f"{label}: " for label in self._class_names] or [""]
         names = [label + name for label in classes for name in self._inputs.names]
         self.weight_names_ = (*names, *(label + "intercept" for label in classes * model.bias))
@@ -191,14 +392,16 @@ class LinearEstimator(TableEstimator):
         self.posterior_ = replace(noted(posterior, notes), reader=reader)
         weights, bias = (None if each is None else each.numpy().copy() for each in model.unflat(posterior.mean))
         assert weights is not None
-        return weights, np.zeros(len(weights)) if bias is None else self._inputs.intercept_at_zero(weights, bias)
+        intercepts = self._inputs.intercept_at_zero(weights, np.zeros(len(weights)) if bias is None else bias)
+        return self._each_input(weights, 0.0), intercepts
 
 
-def coefficient_lines(table: pd.DataFrame) -> list[str]:
+def coefficient_lines(table: pd.DataFrame, constants: Sequence[str]) -> list[str]:
     """The table for a summary: the coefficients furthest from 0 in standard deviations, then the intercepts."""
     # A column may be called "intercept", too: the intercept is the last row of its output.
-    last = ~table.get("class", pd.Series(0, table.index)).duplicated(keep="last")
-    intercepts, inputs = (table[(last & (table["name"] == "intercept")) == which] for which in (True, False))
+    behind = table.iloc[::-1].groupby(table.get("class", pd.Series(0, table.index)).iloc[::-1], sort=False).cumcount()
+    last = (behind < len(constants)) & table["name"].isin(constants)
+    intercepts, inputs = table[last], table[~last]
     distance = (inputs["mean"] / inputs["sd"]).abs() if inputs["sd"].notna().all() else inputs["mean"].abs()
     # Columns that are the same but for rounding, such as one of 0 and 1 and its square, keep their order.
     rounded = distance.map(lambda x: float(f"{x:.6g}"))

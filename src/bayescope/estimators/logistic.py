@@ -2,51 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, final
-
-from sklearn.utils.validation import check_is_fitted
 
 from bayescope import checks
 from bayescope.errors import UnsupportedError
-from bayescope.estimators.base import ClassWeight, MissingAttributeError, TableClassifier, generator_from
+from bayescope.estimators.base import ClassWeight, TableClassifier
 from bayescope.estimators.labels import one_class
-from bayescope.estimators.linear_posteriors import (
-    BY_SUMS,
-    CHOICES,
-    FIRST_PRECISION,
-    MATRICES,
-    POSTERIORS,
-    SAMPLERS,
-    PosteriorName,
-    Task,
-    fit_posterior,
-    refuse_all_rows,
-)
-from bayescope.estimators.linear_reading import LinearEstimator
-from bayescope.estimators.priors import intercept_precision, prior_notes, weight_precision
+from bayescope.estimators.linear_choice import ChosenPosterior
+from bayescope.estimators.linear_posteriors import BY_SUMS, CHOICES, POSTERIORS, refuse_all_rows
+from bayescope.estimators.priors import WEAK_INTERCEPT, intercept_precision
 from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.targets import Labels
 from bayescope.likelihoods import Bernoulli, Likelihood
-from bayescope.linear.density import LinearDensity
-from bayescope.linear.evidence import weight_prior
-from bayescope.linear.row_space import RowSpace
-from bayescope.linear.table import RowTable
 from bayescope.models import LinearModel
-from bayescope.process_state import threads_for
 from bayescope.storage import stored
 from bayescope.tables.dataset import opened
-
-# Of the default prior of f at the inputs' means: f is in log odds, without a unit, and 10 of them are a rate of 5e-5.
-# A flat prior would not do: if a plane separates the classes, the range of b that does grows with the length of w, and
-# the evidence as a function of the weights' precision α rises as α^{-1/2} for ever.
-INTERCEPT_PRECISION = 0.01
 
 
 @final
 @stored("BayesianLogisticRegression")
 @dataclass(kw_only=True, eq=False, repr=False)
-class BayesianLogisticRegression(TableClassifier, LinearEstimator):
+class BayesianLogisticRegression(TableClassifier, ChosenPosterior):
     """Logistic or probit regression with a posterior over its weights.
 
     Two classes have one output f = w·x + b and p(y = classes_[1]∣f) = σ(f) or Φ(f). More classes have one weight
@@ -68,8 +45,14 @@ class BayesianLogisticRegression(TableClassifier, LinearEstimator):
         prior_precision: of the weights: a positive number, one for each feature (of the model's inputs, after
             ``features``), a `Prior` with either and mean 0, or "evidence": learnt by maximising Laplace's evidence,
             the evidence lower bound, or expectation propagation's evidence; "map", "nuts" and "metropolis" take what
-            "auto" learns.
-            Numbers have units: those of the model's inputs, which are standardised by default.
+            "auto" learns. With "ard" (automatic relevance determination) each column of the table has its own, learnt
+            by maximising Laplace's evidence; a column whose precision goes to infinity is switched off (Tipping & Faul
+            2003). "horseshoe" and "laplace", or a `Horseshoe` or `LaplacePrior`, are sparse priors, by "variational",
+            "mean_field" or "nuts"; "auto" is "variational". Numbers have units: those of the model's inputs, which are
+            standardised by default.
+        groups: columns, by name or position, whose labels have random effects: each label has an effect N(0, 1/α) with
+            an α for the column that Laplace's evidence learns, apart from the precision of the other weights. A label
+            that was never seen has mean 0 and that variance; so has a missing one where none was missing.
         intercept_prior_precision: a positive number for b ~ N(0, 1/intercept_prior_precision), where b is f at inputs
             0; ``None`` for N(0, 10²) at the inputs' means.
         features: a map of the inputs: ``None``, "rbf" (`RadialBasis`), "polynomial" (degree 2) or a scikit-learn
@@ -93,10 +76,13 @@ class BayesianLogisticRegression(TableClassifier, LinearEstimator):
         classes_: the labels, sorted.
         posterior_: over the flat weights (W row-major, then b); it reads tables as the estimator does. By default
             its b is f at the inputs' means.
-        coef_: the posterior mean of W, shape (1, D) for two classes, else (K, D), of the model's inputs (standardised
-            unless ``standardize=False``), in the order of ``weight_names_``.
+        coef_: the posterior mean of W, shape (1, D) for two classes, else (K, D), of the inputs (standardised unless
+            ``standardize=False``), those of ``groups`` last: 0 for those that are switched off, the others in the order
+            of ``weight_names_``.
         intercept_: the posterior mean of f where these inputs are 0, shape (1,) or (K,).
-        prior_precision_: the prior precision of the weights, a number or one a feature.
+        prior_precision_: the prior precision of the weights, a number or one a feature: infinite where it is switched
+            off. `relevance` has it by column of the table.
+        group_precision_: that of the random effects, by the column in ``groups``. `random_effects` has the levels.
         log_evidence_: log p(y∣X), where the posterior defines it.
         elbo_: a lower bound on it, for "variational" and "mean_field".
         effective_parameters_: how many weights the data determine, γ = Σ (1 − α_i Σ_ii), for Gaussian posteriors.
@@ -114,36 +100,22 @@ class BayesianLogisticRegression(TableClassifier, LinearEstimator):
     """
 
     link: Literal["logit", "probit"] = "logit"
-    posterior: PosteriorName = "auto"
     class_weight: ClassWeight = None
-    draws: int | None = None
-    tune: int | None = None
-    chains: int | None = None
-
-    n_iter_: int = field(init=False)
-    _effective_parameters: float | None = field(init=False)
 
     def _fit(self, X: object, y: object, sample_weight: object, offset: object = None) -> None:
         checks.choice("posterior", self.posterior, CHOICES)
         if opened(X) is not None:
             refuse_all_rows(self.posterior)
-        rows = TableRows.of(self, X, y, sample_weight, target=one_class, labels=True, numbers=True)
+        rows = TableRows.of(
+            self, X, y, sample_weight, target=one_class, labels=True, numbers=True, groups=self._group_columns
+        )
         labels, rows = Labels.of(rows, self.class_weight)
         self.classes_, self._multilabel = labels.classes, False
         likelihood = self._likelihood(labels)
         data, notes = self._table_of(rows, likelihood, labels.outputs, spread=self.posterior in BY_SUMS)
-        bias = checks.flag("fit_intercept", self.fit_intercept)
-        self._infer(
-            data, LinearModel(len(self._inputs.names), labels.outputs, bias), likelihood, {**notes, **labels.notes}
-        )
-
-    @property
-    def effective_parameters_(self) -> float:
-        """How many of the weights the data determine, γ = Σ (1 − α_i Σ_ii), under a Gaussian posterior."""
-        check_is_fitted(self)
-        if self._effective_parameters is None:
-            raise MissingAttributeError(f"effective_parameters_: a posterior by {self.posterior} does not define it.")
-        return self._effective_parameters
+        model = LinearModel(len(self._inputs.names), labels.outputs, checks.flag("fit_intercept", self.fit_intercept))
+        intercept = intercept_precision(self.intercept_prior_precision) or WEAK_INTERCEPT
+        self.coef_, self.intercept_, _ = self._infer(data, model, likelihood, {**notes, **labels.notes}, intercept)
 
     @property
     def _two_classes_only(self) -> bool:
@@ -159,7 +131,7 @@ class BayesianLogisticRegression(TableClassifier, LinearEstimator):
         return tuple(map(str, self.classes_.tolist())) if len(self.classes_) > 2 else ()
 
     def _likelihood(self, labels: Labels) -> Likelihood:
-        """p(y∣f)."""
+        """p(y∣f) of two classes, or of more with a softmax."""
         likelihood = Bernoulli(self.link)
         if labels.outputs == 1:
             return likelihood
@@ -171,49 +143,3 @@ class BayesianLogisticRegression(TableClassifier, LinearEstimator):
                 f"{labels.outputs} classes. For those use link='logit' with one of {', '.join(map(repr, several))}."
             )
         return labels.likelihood
-
-    def _infer(self, data: RowTable, model: LinearModel, likelihood: Likelihood, row_notes: dict[str, str]) -> None:
-        """Fits the named posterior and sets the learned attributes."""
-        precision = weight_precision(self.prior_precision, model.features)
-        intercept = intercept_precision(self.intercept_prior_precision) or INTERCEPT_PRECISION
-        given, generator = self._chain_options(), generator_from(self.random_state)
-        with threads_for(data.count * model.features):
-            # Independent weights of the columns are not independent in any other coordinates.
-            space = RowSpace.of(
-                model,
-                data,
-                precision,
-                matrices=MATRICES[self.posterior][precision is None],
-                turned=self.posterior != "mean_field",
-                lifted=self.posterior not in ("map", *SAMPLERS),
-            )
-            first = FIRST_PRECISION if space.precision is None else space.precision
-            density = LinearDensity(space.model, likelihood, weight_prior(space.model, first, intercept), space.table)
-            task = Task(density, precision is None, intercept, generator, given)
-            fitted = fit_posterior(self.posterior, task)
-            posterior, prior = space.lift(fitted.posterior, fitted.prior, intercept, generator)
-        notes = {
-            **self._inputs.notes(),
-            **prior_notes(prior, model, fitted.tuned_by, centred=self._origin() == "means"),
-            **row_notes,
-        }
-        self._effective_parameters = fitted.effective_parameters
-        if fitted.effective_parameters is not None:
-            notes["well-determined weights"] = f"{fitted.effective_parameters:.2f} of {model.outputs * model.features}"
-        self.n_iter_ = max([1, *(len(steps) for steps in fitted.posterior.trace.values())])
-        self.coef_, self.intercept_ = self._remember(model, posterior, prior, notes, precision)
-
-    def _chain_options(self) -> dict[str, int]:
-        """The options of the samplers that were given.
-
-        Raises:
-            UnsupportedError: if there are some and the posterior is not sampled.
-        """
-        options = {"draws": self.draws, "tune": self.tune, "chains": self.chains}
-        given = {name: checks.count(name, value) for name, value in options.items() if value is not None}
-        if given and self.posterior not in SAMPLERS:
-            raise UnsupportedError(
-                f"{', '.join(given)}: expected None for posterior={self.posterior!r}, which draws no chains; it is for "
-                f"{' and '.join(map(repr, SAMPLERS))}."
-            )
-        return given

@@ -13,10 +13,12 @@ from torch import Tensor
 
 from bayescope.estimators.base import RandomState, as_tensor
 from bayescope.estimators.features import Features, feature_map
-from bayescope.estimators.inputs import SCALE_ROWS, InputMap, Origin, require_encoded, require_room
+from bayescope.estimators.inputs import SCALE_ROWS, InputMap, Origin, parted, require_encoded, require_room
 from bayescope.estimators.table_rows import TableRows
 from bayescope.linear.table import Batch, RowTable
 from bayescope.tables import Column
+from bayescope.tables.column_sums import LabelsSeen
+from bayescope.tables.encoding import CategoricalEncoding, refuse_groups
 from bayescope.tables.preprocessing import EncodingName, Preprocessing, ScalingName, TableSeen
 from bayescope.tables.suspicion import warn_of_numbers
 
@@ -90,15 +92,19 @@ class MappedRows:
             stride = max(1, source.stored.rows // sample_rows)
             if transformer is not None:
                 stride = max(1, math.ceil(8 * source.stored.rows * len(source.reader.names) / sample_bytes))
-            preprocessing, numbers, weights, rows, total = _survey(source, scaling, encoding, stride)
-            inputs, _ = InputMap.of(preprocessing, transformer, numbers, weights, origin)
+            preprocessing, numbers, weights, rows, total, groups, grouped = _survey(source, scaling, encoding, stride)
+            inputs, _ = InputMap.of(preprocessing, transformer, numbers, weights, origin, groups, grouped)
             return cls(source, inputs, None, rows, total, None if transformer is None else len(numbers))
         block, counts = source.held, source.held.weights if source.weighted else None
-        require_room(block.features, encoding)
+        require_room(block.features, encoding, source.groups)
+        others, grouped = parted(block.features, source.groups)
+        groups = tuple(CategoricalEncoding.fit(column, counts) for column in grouped)
+        for group in groups:
+            refuse_groups(group, len(block))
         preprocessing, numbers = Preprocessing.fit(
-            block.features, block.target, scaling=scaling, encoding=encoding, weights=counts, random_state=seed
+            others, block.target, scaling=scaling, encoding=encoding, weights=counts, random_state=seed
         )
-        inputs, mapped = InputMap.of(preprocessing, transformer, numbers, counts, origin)
+        inputs, mapped = InputMap.of(preprocessing, transformer, numbers, counts, origin, groups, grouped)
         values = inputs.centred(mapped, fresh=transformer is None and mapped is not block.features)
         return cls(source, inputs, values, len(block), float(block.weights.sum()), None)
 
@@ -151,34 +157,44 @@ class MappedRows:
 
 def _survey(
     source: TableRows, scaling: ScalingName | None, encoding: EncodingName, stride: int
-) -> tuple[Preprocessing, np.ndarray, np.ndarray, int, float]:
+) -> tuple[Preprocessing, np.ndarray, np.ndarray, int, float, tuple[CategoricalEncoding, ...], list[Column]]:
     """Reads a table on disk once: what its columns hold, and every k-th row that counts.
 
     Returns:
-        The preprocessing, these rows as numbers (n, D), their weights (n,), and how many rows of this process's part
-        count and how often.
+        The preprocessing, these rows as numbers (n, D), their weights (n,), how many rows of this process's part
+        count and how often, and the levels of groups and their columns.
     """
     before = source.counted_before()
-    seen = TableSeen(source.kinds, scaling=scaling, encoding=encoding)
+    kinds = {name: kind for name, kind in source.kinds.items() if name not in source.groups}
+    seen, levels = TableSeen(kinds, scaling=scaling, encoding=encoding), [LabelsSeen(name) for name in source.groups]
     kept, rows, total = [], 0, 0.0
     for block in source.blocks():
         weights = block.weights
         if not rows:
             warn_of_numbers(block.columns)
-        seen.add(block.columns, weights, block.rows)
+        others, grouped = parted(block.columns, source.groups)
+        if not isinstance(others, np.ndarray):
+            seen.add(others, weights, block.rows)
+        for each, column in zip(levels, grouped, strict=True):
+            each.add(column, weights)
         some = slice(-(before + rows) % stride, None, stride)
         kept.append((_taken(block.columns, some), weights[some]))
         rows, total = rows + len(weights), total + float(weights.sum())
-    preprocessing = source.joined(seen).preprocessing()
+    preprocessing, total_rows = source.joined(seen).preprocessing(), sum(source.of_parts(rows))
+    groups = tuple(source.joined(each).encoding() for each in levels)
+    for group in groups:
+        refuse_groups(group, total_rows)
     sample = [part for parts in source.of_parts(kept) for part in parts if len(part[1])]
     if not sample:
         raise source.nobody()
-    require_encoded(preprocessing, source.stored, sum(len(part[1]) for part in sample))
+    require_encoded(preprocessing, source.stored, sum(len(part[1]) for part in sample), groups)
     columns, each = zip(*sample, strict=True)
-    numbers = preprocessing(columns[0] if len(columns) == 1 else list(map(_joined, zip(*columns, strict=True))))
+    joined = columns[0] if len(columns) == 1 else list(map(_joined, zip(*columns, strict=True)))
+    others, grouped = parted(joined, source.groups)
+    numbers = preprocessing(others)
     counts = np.concatenate(each)
     preprocessing = preprocessing.with_spread(numbers, counts, sum(source.of_parts(total)))
-    return preprocessing, numbers, counts, rows, total
+    return preprocessing, numbers, counts, rows, total, groups, grouped
 
 
 def _taken(columns: list[Column], rows: slice) -> list[Column]:

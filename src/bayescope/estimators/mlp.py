@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast, final
 
 import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
-from torch import nn
+from torch import Tensor, nn
 
 from bayescope import checks
 from bayescope.errors import InputTypeError, UnsupportedError
@@ -18,22 +20,33 @@ from bayescope.estimators.base import (
     BLOCK_NUMBERS,
     ClassWeight,
     Generator,
+    MissingAttributeError,
     TableClassifier,
     TableEstimator,
-    TableRegressor,
 )
+from bayescope.estimators.exposure import refuse_exposure
 from bayescope.estimators.inputs import EstimatorTable, InputMap
-from bayescope.estimators.labels import class_labels, numbers
+from bayescope.estimators.labels import class_labels, outcomes_of
 from bayescope.estimators.mapped_rows import Canonical, MappedRows
 from bayescope.estimators.mlp_learning import FIRST_NOISE, Learnt, Lesson, TrainingPace, learn
 from bayescope.estimators.mlp_network import Activation, Architecture
 from bayescope.estimators.mlp_posteriors import DRAWS, POSTERIORS, Kind, PosteriorName, Setting, chosen, infer
 from bayescope.estimators.mlp_rows import NetworkRows
+from bayescope.estimators.outcomes import OutcomeRegressor
 from bayescope.estimators.priors import one_precision
-from bayescope.estimators.table_rows import TableRows
-from bayescope.estimators.targets import Labels, Units, given_noise
+from bayescope.estimators.table_rows import RowBlock, TableRows, TargetReader, row_offset, with_offset
+from bayescope.estimators.targets import (
+    Labels,
+    Units,
+    given_noise,
+    noise_asked,
+    number_likelihood,
+    refuse_one_row,
+    warn_if_overdispersed,
+)
 from bayescope.laplace.constant import warn_if_constant
-from bayescope.likelihoods import Gaussian, Likelihood
+from bayescope.layers.outputs import Rescaled
+from bayescope.likelihoods import Gaussian, Likelihood, NumberLikelihoodName, OrderedLikelihoodName, WithOffset
 from bayescope.posterior import DrawsPosterior, InputRows, Posterior
 from bayescope.predictive import Predictive
 from bayescope.storage import stored
@@ -84,7 +97,8 @@ class MLPEstimator(TableEstimator):
         return self._inputs.preprocessing
 
     def _inputs_of(self, table: Table, offset: object = None) -> InputRows:
-        return self._inputs.read(table, linear=False)
+        rows = self._inputs.read(table, linear=False)
+        return replace(rows, offset=row_offset(offset, len(rows), 1))
 
     @property
     def trace_(self) -> Mapping[str, Sequence[Any]]:
@@ -107,7 +121,8 @@ class MLPEstimator(TableEstimator):
         values: Canonical,
         *,
         units: Units | None = None,
-        learns_noise: bool = False,
+        rescaled: Rescaled | None = None,
+        learns: tuple[str, ...] = (),
     ) -> None:
         """Learns the network and its hyperparameters, finds the posterior and sets the learned attributes.
 
@@ -117,8 +132,9 @@ class MLPEstimator(TableEstimator):
             outputs: C.
             notes: on the targets, lines for a summary.
             values: makes the likelihood's canonical form of targets, standardised.
-            units: of a regression.
-            learns_noise: whether the noise variance is to be learnt.
+            units: of a regression whose targets are standardised.
+            rescaled: the last layer of the networks, where outputs have an origin and a unit of their own.
+            learns: the hyperparameters of the likelihood that are to be learnt.
         """
         kind, given = chosen(self.posterior, self.posterior_options, self.draws)
         if rows.held is None and not kind.streams:
@@ -133,20 +149,21 @@ class MLPEstimator(TableEstimator):
         self._reader, self._inputs = rows.reader, mapped.inputs
         known = NetworkRows.of(mapped, values)
         schedule = TrainingPace.checked(known.rows, self.epochs, self.batch_size, self.lr, on_disk=rows.held is None)
-        architecture = Architecture.checked(known.features, self.hidden, self.activation, outputs)
+        architecture = Architecture.checked(known.features, self.hidden, self.activation, outputs, rescaled)
         path, prior_path = self._paths(kind)
         seed = checks.seed_from(source)
         lesson = Lesson(
             architecture, known.data(schedule.batch_size, order), known.some, known.likelihood(likelihood),
-            one_precision(self.prior_precision), learns_noise, schedule, prior_path,
+            one_precision(self.prior_precision), learns, schedule, prior_path,
             checks.flag("progress", self.progress),
         )  # fmt: skip
         widest = max(architecture.features, *architecture.hidden, architecture.outputs)
         with known.threads(schedule.batch_size, widest):
             learnt = learn(lesson, seed, train=kind.from_trained)
-            setting = self._setting(known, order + 1, likelihood, units, lesson, learnt, checks.seed_from(source), path)
+            setting = self._setting(known, order + 1, units, lesson, learnt, checks.seed_from(source), path)
             posterior = infer(kind, setting, given)
             warn_if_constant(cast(Any, posterior).model, setting.likelihood, setting.rows, TELL)
+            _warn_of_spread(setting)
         notes = {
             "network": str(architecture), **learnt.notes, **self._inputs.preprocessing.notes(), **notes,
             **known.notes(),
@@ -157,7 +174,6 @@ class MLPEstimator(TableEstimator):
         self,
         known: NetworkRows,
         order: int,
-        plain: Likelihood,
         units: Units | None,
         lesson: Lesson,
         learnt: Learnt,
@@ -166,7 +182,7 @@ class MLPEstimator(TableEstimator):
     ) -> Setting:
         """What was learnt, in the targets' own unit."""
         make: Callable[[int], nn.Sequential] = lesson.another
-        network, noise = learnt.module, 1.0
+        network, noise, plain = learnt.module, 1.0, learnt.likelihood.unweighted
         if units is not None and learnt.noise_variances is not None:
             scales = torch.from_numpy(units.scale)
             noise = min(1.0, float(learnt.noise_variances.mean()))
@@ -230,6 +246,22 @@ class MLPEstimator(TableEstimator):
             return TableEstimator._read_rows(self, rows, read)
         # A network has to be called on a row; what it says of any has the shapes.
         return read(self._predicted(InputRows(np.zeros((1, rows.values.shape[1])))))[:0]
+
+
+def _less_offset(block: RowBlock) -> RowBlock:
+    """The rows with their offset taken from the target."""
+    columns = block.target.reshape(len(block), -1) - row_offset(block.offset, len(block), 1)
+    return replace(block, target=columns.reshape(block.target.shape), offset=None)
+
+
+@torch.no_grad()
+def _warn_of_spread(setting: Setting) -> None:
+    """Warns of overdispersed counts, by the rows in memory or the first block of those on disk."""
+    inputs, targets = next(setting.rows())
+    y, plain = targets.flatten(0, 1), setting.likelihood.unweighted
+    if plain.domain.integer or plain.parts:
+        weights = None if plain is setting.likelihood else y[:, -1]
+        warn_if_overdispersed(plain, setting.network(inputs), y if weights is None else y[:, :-1], weights)
 
 
 @final
@@ -325,8 +357,8 @@ class BayesianMLPClassifier(TableClassifier, MLPEstimator):
 @final
 @stored("BayesianMLPRegressor", without=("checkpoint",))
 @dataclass(kw_only=True, eq=False, repr=False)
-class BayesianMLPRegressor(TableRegressor, MLPEstimator):
-    """A multilayer perceptron of numbers with a posterior over its weights: y = f(x) + Gaussian noise.
+class BayesianMLPRegressor(OutcomeRegressor, MLPEstimator):
+    """A multilayer perceptron of numbers with a posterior over its weights: y ~ p(y∣f(x)), by default f plus noise.
 
     By default one prior precision a layer and the noise variance are learnt first. Laplace's evidence proposes them
     while networks are trained on four fifths of the rows (Immer et al. 2021b), one network from low precisions and one
@@ -350,8 +382,12 @@ class BayesianMLPRegressor(TableRegressor, MLPEstimator):
         activation: "tanh", "relu", "sigmoid", "softplus", "silu" or "gelu".
         prior_precision: of weights and biases: "evidence" for one a layer, learnt as above whichever the
             posterior, or a positive number for all. Its unit is that of the scaled inputs and the standardised y.
-        noise_variance: in y's unit squared: "evidence", a positive number, or one for each column of y. Of several
-            columns the evidence learns one for the standardised y, shared out as their squared residuals are.
+        likelihood: what y is given f: "gaussian", or the name of another likelihood of numbers, such as "poisson", or a
+            `Likelihood`. Its hyperparameters are learnt unless they are given. With "ordinal" the estimator is a
+            classifier of ordered classes, as `BayesianGeneralizedLinearModel` is.
+        noise_variance: of a Gaussian, in y's unit squared: "evidence", a positive number, or one for each column of y.
+            Of several columns the evidence learns one for the standardised y, shared out as their squared residuals
+            are.
         scaling: of numbers: "standard" (less their mean, in standard deviations), "quantile" (their normal scores), or
             ``None`` to take them as they are.
         encoding: of labels: "one_hot", "ordinal" or "target".
@@ -378,7 +414,8 @@ class BayesianMLPRegressor(TableRegressor, MLPEstimator):
     Attributes:
         posterior_: over the weights; it reads the tables that the estimator reads.
         module_: the network, a copy, with outputs in y's unit.
-        noise_variance_: in y's unit squared: a number, or one for each column of y.
+        likelihood_: p(y∣f), with the values that were learnt.
+        noise_variance_: of a Gaussian, in y's unit squared: a number, or one for each column of y.
         prior_precision_: a number, or that of each layer by its name in ``module_``.
         log_evidence_: log p(y∣X) as Laplace's posteriors have it, y in its own unit.
         elbo_: a lower bound on it, for "variational".
@@ -397,28 +434,73 @@ class BayesianMLPRegressor(TableRegressor, MLPEstimator):
         True
     """
 
+    likelihood: NumberLikelihoodName | OrderedLikelihoodName | Likelihood = "gaussian"
     noise_variance: float | Sequence[float] | np.ndarray | Literal["evidence"] = "evidence"
 
+    classes_: np.ndarray = field(init=False)
     _flat: bool = field(init=False)
     _outputs: int = field(init=False)
 
-    def _fit(self, X: object, y: object, sample_weight: object, offset: object = None) -> None:
-        rows = TableRows.of(self, X, y, sample_weight, target=numbers)
-        self._flat = rows.held is None or rows.held.target.ndim == 1
+    def _fit(self, X: object, y: object, sample_weight: object, offset: object = None, exposure: object = None) -> None:
+        likelihood = number_likelihood(self.likelihood, ordered=True)
+
+        def read(reader: TargetReader) -> TableRows:
+            return TableRows.of(self, X, y, sample_weight, offset, exposure, target=reader)
+
+        likelihood, rows = self._rows_of(likelihood, y, read)
+        self._outputs, self._flat = outcomes_of(likelihood, rows.targets)
+        if exposure is not None:
+            refuse_exposure(likelihood, self._outputs)
+        if rows.added.given is not None and isinstance(likelihood, Gaussian):
+            rows = rows.changed(_less_offset)
         count, rows = rows.held and len(rows.held), rows.distinct()
-        units = Units.of(rows)
-        self._outputs = len(units.scale)
-        given = given_noise(self.noise_variance, units.scale, count or units.rows)
-        likelihood = Gaussian(FIRST_NOISE) if given is None else given
-        self._learn(
-            rows, likelihood, self._outputs, units.notes(), units.standardised, units=units, learns_noise=given is None
-        )
+        units = Units.of(rows, likelihood)
+        if not isinstance(likelihood, Gaussian):
+            self._fit_outcome(rows, units, likelihood)
+            return
+        given = given_noise(noise_asked(self.likelihood, self.noise_variance), units.scale, count or units.rows)
+        noisy = Gaussian(FIRST_NOISE) if given is None else given
+        learns = ("noise_variance",) if given is None else ()
+        self._learn(rows, noisy, self._outputs, units.notes(), units.standardised, units=units, learns=learns)
+
+    def _fit_outcome(self, rows: TableRows, units: Units, likelihood: Likelihood) -> None:
+        """Fits another likelihood than a Gaussian's, whose outputs begin at those of the best constant."""
+        shift, scale = torch.from_numpy(units.shift).clone(), torch.from_numpy(units.scale).clone()
+        for part, some in likelihood.by_column:
+            if part.domain.low > -math.inf or part.domain.kind == "ordered":
+                shift[some], scale[some] = units.constant(likelihood)[some], 1.0
+        noise_asked(self.likelihood, self.noise_variance)
+        learns = likelihood.learnable
+        if learns:
+            refuse_one_row(max(units.rows, 0 if rows.held is None else len(rows.held)))
+            units.warn_if_constant(() if likelihood.domain.integer else learns)
+            targets = torch.cat([self._canonical(likelihood, block.target) for block in rows.blocks(features=False)])
+            likelihood = likelihood.starting(targets)
+        if rows.added.given is not None:
+            likelihood, rows = WithOffset(likelihood), rows.changed(with_offset)
+        values = partial(self._canonical, likelihood)
+        self._learn(rows, likelihood, self._outputs, {}, values, rescaled=Rescaled.of(shift, scale), learns=learns)
+        found = cast(Likelihood, self.posterior_.likelihood)
+        if isinstance(found, WithOffset):
+            self.posterior_ = replace(cast(Any, self.posterior_), likelihood=found.likelihood)
+
+    def _canonical(self, likelihood: Likelihood, targets: np.ndarray) -> Tensor:
+        return likelihood.targets(targets, self._outputs)
+
+    @property
+    def likelihood_(self) -> Likelihood:
+        """p(y∣f), with the values of its hyperparameters that were learnt."""
+        check_is_fitted(self)
+        assert self.posterior_.likelihood is not None
+        return self.posterior_.likelihood.unweighted
 
     @property
     def noise_variance_(self) -> float | np.ndarray:
-        """The noise variance in y's unit squared, a number or one for each column of y."""
-        check_is_fitted(self)
-        likelihood = self.posterior_.likelihood
-        assert likelihood is not None
+        """The noise variance in y's unit squared, a number or one for each column of y; of a Gaussian likelihood."""
+        likelihood = self.likelihood_
+        if not isinstance(likelihood, Gaussian):
+            raise MissingAttributeError(
+                f"noise_variance_: a {likelihood.name} likelihood has none. Ask for likelihood_."
+            )
         noise: np.ndarray = likelihood.noise(torch.zeros(self._outputs, dtype=torch.float64)).numpy()
         return float(noise[0]) if self._flat else noise.copy()

@@ -126,7 +126,7 @@ class Lesson:
         some: gives at most this many rows of the data, drawn by a seed.
         likelihood: p(y∣f); the noise variance of standardised targets is in it, or where its search begins.
         precision: the prior's, or ``None`` where it is to be learnt.
-        learns_noise: whether the noise variance is to be learnt.
+        learns: the hyperparameters of the likelihood that are to be learnt, which have first values in it.
         schedule: of the training.
         checkpoint: where the training is saved to, or ``None``.
         progress: whether a bar is drawn.
@@ -137,7 +137,7 @@ class Lesson:
     some: Callable[[int, int], list[Tensor]]
     likelihood: Likelihood
     precision: float | None
-    learns_noise: bool
+    learns: tuple[str, ...]
     schedule: TrainingPace
     checkpoint: Path | None
     progress: bool
@@ -164,12 +164,15 @@ class Lesson:
         """Some rows, standardised numbers to 2⁻³⁰ (1e-9); whole numbers stay.
 
         Hundreds of steps down a surface with many valleys make another network of numbers that differ in their last
-        digits, as they do between units.
+        digits, as they do between units. Targets that are not standardised stay.
         """
-        return [
-            (numbers * 2.0**30).round() / 2.0**30 if numbers.is_floating_point() else numbers
-            for numbers in self.some(MOST_SOUGHT, seed)
-        ]
+        inputs, targets = self.some(MOST_SOUGHT, seed)
+        stays = self.architecture.rescaled is not None or not targets.is_floating_point()
+        return [_rounded(inputs), targets if stays else _rounded(targets)]
+
+
+def _rounded(numbers: Tensor) -> Tensor:
+    return (numbers * 2.0**30).round() / 2.0**30
 
 
 @final
@@ -180,6 +183,7 @@ class Learnt:
     Attributes:
         module: of standardised targets.
         precisions: the prior's, by layer.
+        likelihood: p(y∣f), of standardised targets.
         noise_variances: of standardised targets, shape (C,); ``None`` where there is no noise.
         notes: lines for a summary.
         trace: numbers per epoch.
@@ -187,6 +191,7 @@ class Learnt:
 
     module: nn.Sequential
     precisions: Mapping[str, float]
+    likelihood: Likelihood
     noise_variances: Tensor | None
     notes: Mapping[str, str]
     trace: Mapping[str, Sequence[float]]
@@ -213,12 +218,12 @@ def learn(lesson: Lesson, seed: int, *, train: bool) -> Learnt:
     if lesson.precision is None:
         found, judged = _sought(lesson, module, seed)
         fit: Any = found.fit
-        if lesson.learns_noise:
-            lesson = replace(lesson, likelihood=lesson.likelihood.with_noise_variance(fit.noise_variance))
+        values = {name: fit.likelihood.known(name) for name in lesson.learns}
+        lesson = replace(lesson, likelihood=lesson.likelihood.with_hyperparameters(**values))
         return _trained(lesson, found.model, _by_layer(found, names), seed, judged)
-    if lesson.learns_noise or train:
+    if lesson.learns or train:
         return _trained(lesson, module, given, seed)
-    return Learnt(module, given, _noises(lesson, lesson.likelihood, module), {}, {})
+    return Learnt(module, given, lesson.likelihood, _noises(lesson, lesson.likelihood, module), {}, {})
 
 
 def _sought(lesson: Lesson, module: nn.Sequential, seed: int) -> tuple[GaussianPosterior, str]:
@@ -265,12 +270,13 @@ def _trained(
     climbs = sought and not schedule.at_once
     if climbs:
         common["lr"] = WARM * schedule.lr
-    what = " and ".join(["prior precision"] * sought + ["noise variance"] * lesson.learns_noise)
+    what = " and ".join(["prior precision"] * sought + [name.replace("_", " ") for name in lesson.learns])
     learnt = {"learnt": f"{what}, by Laplace's evidence while training{judged}"} if what else {}
     notes = {"training": str(schedule), **learnt}
-    if not lesson.learns_noise and not climbs:
+    if not lesson.learns and not climbs:
         point = fit_map(module, lesson.data, **common)
-        return Learnt(point.model, precisions, _noises(lesson, lesson.likelihood, point.model), notes, point.trace)
+        noises = _noises(lesson, lesson.likelihood, point.model)
+        return Learnt(point.model, precisions, lesson.likelihood, noises, notes, point.trace)
     every = schedule.every if not schedule.at_once else SEARCH_EVERY
     with warnings.catch_warnings():
         # That minibatches end at a distance from the mode: the summary says how far.
@@ -279,15 +285,14 @@ def _trained(
         q = fit_evidence(module, lesson.data, prior=climbs, burn_in=every, every=every, **common)
     fit: Any = q.fit
     precisions = _by_layer(q, lesson.architecture.fan_in())
-    return Learnt(q.model, precisions, _noises(lesson, fit.likelihood, q.model), notes, q.trace)
+    return Learnt(q.model, precisions, fit.likelihood, _noises(lesson, fit.likelihood, q.model), notes, q.trace)
 
 
 def _noise(lesson: Lesson, likelihood: Likelihood) -> dict[str, Any]:
     """The likelihood as `fit_evidence` takes it, and where its noise variance starts if it is learnt."""
-    if not lesson.learns_noise:
-        return {"likelihood": likelihood}
     start: Any = likelihood.unweighted.noise_variance
-    return {"likelihood": likelihood.with_noise_variance("evidence"), "noise_variance": float(start)}
+    found = likelihood.with_hyperparameters(**dict.fromkeys(lesson.learns, "evidence"))
+    return {"likelihood": found, "noise_variance": float(start) if "noise_variance" in lesson.learns else None}
 
 
 def _of_rows(likelihood: Likelihood, targets: Tensor) -> Likelihood:
@@ -310,7 +315,7 @@ def _noises(lesson: Lesson, likelihood: Likelihood, module: nn.Module) -> Tensor
     if plain.noise_variance is None:
         return None
     noise = plain.noise(torch.zeros(lesson.architecture.outputs, dtype=torch.float64)).clone()
-    if not lesson.learns_noise or len(noise) == 1:
+    if not lesson.learns or len(noise) == 1:
         return noise
     inputs, targets = lesson.data
     weights = targets[:, -1:] if likelihood.mean_weight is not None else torch.ones_like(targets[:, :1])

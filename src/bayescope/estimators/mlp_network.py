@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, final
 
@@ -14,6 +15,7 @@ from torch import nn
 
 from bayescope import checks
 from bayescope.errors import InputError
+from bayescope.layers.outputs import Rescaled
 
 Activation: TypeAlias = Literal["tanh", "relu", "sigmoid", "softplus", "silu", "gelu"]
 ACTIVATIONS: dict[Activation, type[nn.Module]] = {
@@ -36,15 +38,24 @@ class Architecture:
         hidden: units of each hidden layer.
         activation: the function after each of them, by name.
         outputs: C.
+        rescaled: the last layer, where outputs have an origin and a unit of their own; else ``None``.
     """
 
     features: int
     hidden: tuple[int, ...]
     activation: Activation
     outputs: int
+    rescaled: Rescaled | None = None
 
     @classmethod
-    def checked(cls, features: int, hidden: Sequence[int], activation: Activation, outputs: int) -> Architecture:
+    def checked(
+        cls,
+        features: int,
+        hidden: Sequence[int],
+        activation: Activation,
+        outputs: int,
+        rescaled: Rescaled | None = None,
+    ) -> Architecture:
         """From the options of an estimator.
 
         Raises:
@@ -54,7 +65,7 @@ class Architecture:
         if isinstance(hidden, str) or not isinstance(hidden, Sequence | np.ndarray):
             raise InputError(f"hidden: expected the units of each layer, such as (50, 50), got {hidden!r}.")
         units = tuple(checks.count("hidden", each) for each in hidden)
-        return cls(features, units, checks.choice("activation", activation, ACTIVATIONS), outputs)
+        return cls(features, units, checks.choice("activation", activation, ACTIVATIONS), outputs, rescaled)
 
     def network(self, seed: int) -> nn.Sequential:
         """A new network in float64.
@@ -71,7 +82,7 @@ class Architecture:
         last = layers[-2]
         for parameter in last.parameters():
             nn.init.zeros_(parameter)
-        return nn.Sequential(*layers[:-1])
+        return nn.Sequential(*layers[:-1], *([] if self.rescaled is None else [deepcopy(self.rescaled)]))
 
     def fan_in(self) -> dict[str, float]:
         """The inputs of each linear layer, by its name: the prior precisions under which no layer grows or shrinks."""

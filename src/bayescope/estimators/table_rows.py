@@ -16,7 +16,8 @@ from sklearn.utils.validation import validate_data
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, OptionError
 from bayescope.estimators.base import RandomState, TableEstimator, generator_from
-from bayescope.estimators.frames import FrameReader, columns_by_name
+from bayescope.estimators.exposure import Added
+from bayescope.estimators.frames import FrameReader, columns_by_name, positions_of_labels
 from bayescope.processes import Processes, present
 from bayescope.tables import Column
 from bayescope.tables.column_sums import LabelsSeen
@@ -85,16 +86,19 @@ class TableRows:
 
     Attributes:
         reader: what an estimator remembers of the table.
+        groups: the names of the columns whose levels have random effects.
         held: the rows in memory; ``None`` for a table on disk.
         table: on disk; ``None`` for rows in memory.
-        roles: the names of the target, the weights and the offset in the table on disk.
+        roles: the names of the target, the weights and the offset or the exposure in the table on disk.
         labels: whether the target holds labels.
         weighted: whether a row may count otherwise than once; in memory, whether one does.
         processes: that read a part each; a single one for rows in memory, which all processes have.
         change: what is done to each block that is read.
+        added: what is added to f.
     """
 
     reader: FrameReader
+    groups: tuple[str, ...]
     held: RowBlock | None
     table: TableDataset | None
     roles: tuple[str, str | None, str | None]
@@ -102,11 +106,13 @@ class TableRows:
     weighted: bool
     processes: Processes
     change: Callable[[RowBlock], RowBlock]
+    added: Added
 
     @classmethod
     def of(
         cls, estimator: TableEstimator, X: object, y: object, sample_weight: object, offset: object = None,
-        *, target: TargetReader, labels: bool = False, numbers: bool = False,
+        exposure: object = None, *, target: TargetReader, labels: bool = False, numbers: bool = False,
+        groups: Sequence[str | int] | None = None,
     ) -> TableRows:  # fmt: skip
         """From the arguments of an estimator's ``fit``; scikit-learn's attributes of the estimator are set.
 
@@ -116,30 +122,44 @@ class TableRows:
             y: the target, or the name of its column.
             sample_weight: how often each row counts, or the name of a column.
             offset: added to f, or the name of a column.
+            exposure: whose logarithm is added to f, or the name of a column.
             target: reads targets in memory.
             labels: whether the target holds labels.
             numbers: whether features in memory may be finite numbers, which are not copied.
+            groups: columns, by name or position, whose levels have random effects.
 
         Raises:
             InputError: if an argument cannot be used, or no column is left for the features.
             InputTypeError: if the roles of a table on disk are not the names of columns.
-            OptionError: if there is no such column.
+            OptionError: if there is no such column, or an offset and an exposure are given.
         """
-        table = opened(X)
+        table, added = opened(X), Added.of(offset, exposure)
+        roles = {"y": y, "sample_weight": sample_weight, added.role: added.given}
         if table is not None:
-            return cls._on_disk(estimator, table, {"y": y, "sample_weight": sample_weight, "offset": offset}, labels)
-        X, y, sample_weight, offset = columns_by_name(X, y=y, sample_weight=sample_weight, offset=offset)
-        reader, features = FrameReader.fit(estimator, X, y, categorical=estimator.categorical, numbers=numbers)
+            return cls._on_disk(estimator, table, roles, labels, groups, added)
+        X, y, sample_weight, given = columns_by_name(X, **roles)
+        reader, features = FrameReader.fit(
+            estimator, X, y, categorical=estimator.categorical, groups=groups, numbers=numbers
+        )
         count = len(features) if isinstance(features, np.ndarray) else len(features[0].values)
         values, weights = target(y, count), row_weights(sample_weight, count)
-        added = None if offset is None else checks.float64("offset", offset).numpy()
-        if added is not None and added.shape[:1] != (count,):
-            raise InputError(f"offset: expected shape ({count},), or a column an output, got {added.shape}.")
-        held = RowBlock(features, values, weights, added, np.arange(count)).counted()
-        return cls(reader, held, None, ("y", None, None), labels, _weighted(held), Processes(), _same)
+        sums = None if given is None else added.numbers(given)
+        if sums is not None and sums.shape[:1] != (count,):
+            raise InputError(f"{added.role}: expected shape ({count},), or a column an output, got {sums.shape}.")
+        held = RowBlock(features, values, weights, sums, np.arange(count)).counted()
+        grouped = tuple(reader.names[at] for at in sorted(label_positions(reader.names, groups, "groups")))
+        return cls(reader, grouped, held, None, ("y", None, None), labels, _weighted(held), Processes(), _same, added)
 
     @classmethod
-    def _on_disk(cls, estimator: TableEstimator, table: TableDataset, roles: dict[str, Any], labels: bool) -> TableRows:
+    def _on_disk(
+        cls,
+        estimator: TableEstimator,
+        table: TableDataset,
+        roles: dict[str, Any],
+        labels: bool,
+        groups: Sequence[str | int] | None,
+        added: Added,
+    ) -> TableRows:
         for role, name in roles.items():
             if name is None and role != "y":
                 continue
@@ -153,13 +173,12 @@ class TableRows:
         names = tuple(name for name in table.names if name not in roles.values())
         if not names:
             raise InputError(f"X: expected a column beside {', '.join(map(repr, table.names))}, got none.")
-        places = tuple(sorted(label_positions(names, estimator.categorical)))
+        reader = FrameReader(names, positions_of_labels(names, estimator.categorical, groups))
+        grouped = tuple(names[at] for at in sorted(label_positions(names, groups, "groups")))
         validate_data(estimator, pd.DataFrame(columns=list(names)), skip_check_array=True)
-        target, weight, offset = roles.values()
+        target, weight, name = roles.values()
         weighted = weight is not None
-        return cls(
-            FrameReader(names, places), None, table, (target, weight, offset), labels, weighted, present(), _same
-        )
+        return cls(reader, grouped, None, table, (target, weight, name), labels, weighted, present(), _same, added)
 
     @property
     def kinds(self) -> dict[str, Kind]:
@@ -172,6 +191,11 @@ class TableRows:
         """The table on disk."""
         assert self.table is not None
         return self.table
+
+    @property
+    def targets(self) -> np.ndarray | None:
+        """The targets in memory; ``None`` for a table on disk."""
+        return None if self.held is None else self.held.target
 
     @property
     def target_name(self) -> str:
@@ -289,7 +313,7 @@ class TableRows:
         target = columns[name].values if self.labels else _numbers(columns[name], rows)
         if self.labels and (gaps := pd.isna(target)).any():
             raise _missing(name, rows[np.argmax(gaps)])
-        offset = None if added is None else _numbers(columns[added], rows)
+        offset = None if added is None else self.added.numbers(_numbers(columns[added], rows))
         return RowBlock([columns[name] for name in names], target, weights, offset, rows).counted()
 
 
@@ -314,7 +338,7 @@ def row_weights(sample_weight: object, rows: int) -> np.ndarray:
 
 
 def row_offset(offset: object, rows: int, outputs: int) -> np.ndarray | None:
-    """The offset of each row and output, shape (N, C), or ``None``.
+    """The offset of each row and output, shape (N, C), or ``None``; a number is that of all.
 
     Raises:
         InputError: if its shape does not fit or a number is not finite.
@@ -322,11 +346,19 @@ def row_offset(offset: object, rows: int, outputs: int) -> np.ndarray | None:
     if offset is None:
         return None
     numbers = checks.float64("offset", offset).numpy()
+    numbers = np.full((rows, outputs), numbers) if numbers.ndim == 0 else numbers
     columns = numbers[:, None] if numbers.ndim == 1 and outputs == 1 else numbers
     if columns.shape != (rows, outputs):
         expected = f"({rows},)" if outputs == 1 else f"({rows}, {outputs}), a column an output"
         raise InputError(f"offset: expected shape {expected}, got {numbers.shape}.")
     return columns
+
+
+def with_offset(block: RowBlock) -> RowBlock:
+    """The rows with their offset as one more column of the target."""
+    offset = row_offset(block.offset, len(block), 1)
+    assert offset is not None
+    return replace(block, target=np.column_stack([block.target, offset]), offset=None)
 
 
 def distinct(block: RowBlock) -> RowBlock:

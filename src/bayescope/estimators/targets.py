@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, final
+from typing import Any, cast, final, get_args
 
 import numpy as np
 import pandas as pd
@@ -13,15 +14,37 @@ import torch
 from torch import Tensor, nn
 
 from bayescope import checks
-from bayescope.errors import InputError, InputTypeError, OptionError, UnsupportedError
+from bayescope.errors import BayescopeWarning, InputError, InputTypeError, OptionError, UnsupportedError
 from bayescope.estimators.base import ClassWeight
-from bayescope.estimators.labels import factorized
-from bayescope.estimators.table_rows import RowBlock, TableRows
+from bayescope.estimators.labels import factorized, ordered_labels, outcomes_of
+from bayescope.estimators.table_rows import RowBlock, TableRows, TargetReader
 from bayescope.layers.outputs import Rescaled
-from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from bayescope.likelihoods import (
+    Bernoulli,
+    Categorical,
+    ClassLikelihoodName,
+    Gaussian,
+    HeteroscedasticGaussian,
+    Likelihood,
+    NumberLikelihoodName,
+    OrderedLikelihoodName,
+    Ordinal,
+    OwnOfSeveral,
+    WithOffset,
+    resolve,
+)
+from bayescope.likelihoods.censoring import INTERVAL, points
+from bayescope.processes import warn_once
 from bayescope.tables import Column
 from bayescope.tables.column_sums import ColumnMoments, LabelsSeen
 
+# The names of likelihoods of numbers, and of classes.
+# Counts whose Pearson statistic is more than this a row vary more than their likelihood says.
+OVERDISPERSED = 2.0
+NUMBERS: tuple[NumberLikelihoodName, ...] = get_args(NumberLikelihoodName)
+OF_CLASSES: tuple[str, ...] = get_args(ClassLikelihoodName)
+# More ordered classes than this are rather numbers.
+MOST_ORDERED = 50
 # Numbers that differ by no more than this share of the largest are one number, but for rounding.
 ROUNDING = 4.0 * np.finfo(np.float64).eps
 
@@ -147,32 +170,43 @@ def _array(labels: Sequence[object]) -> np.ndarray:
 @final
 @dataclass(frozen=True, eq=False)
 class Units:
-    """The unit of the targets of a regression: y = shift + scale · z, for each of D columns.
+    """The unit of the targets of a regression: y = shift + scale · z, for each of D outcomes.
 
     Attributes:
         shift: the means, shape (D,).
         scale: the standard deviations, 1 where there is none, shape (D,).
         rows: how many rows these are of.
-        varies: whether no column is one number but for rounding.
+        varies: whether no outcome is one number but for rounding.
+        exact: the share of the rows whose number is known and not an interval, by weight.
+        offset: the mean of what is added to f, shape (D,); 0 if it was taken from y.
     """
 
     shift: np.ndarray
     scale: np.ndarray
     rows: int
     varies: bool
+    exact: float
+    offset: np.ndarray
 
     @classmethod
-    def of(cls, rows: TableRows) -> Units:
-        """Read the targets alone, once, less their offset.
+    def of(cls, rows: TableRows, likelihood: Likelihood) -> Units:
+        """Read the targets alone, once: of a likelihood of any numbers less their offset.
 
         Raises:
-            InputError: if no row counts, or the square of a target leaves floating point.
+            InputError: if no row counts, the square of a target leaves floating point, or all counts are 0.
         """
         seen: list[ColumnMoments] = []
-        largest = np.zeros(1)
+        largest, exact = np.zeros(1), 1.0
+        outputs, flat = outcomes_of(likelihood, rows.targets)
         for block in rows.blocks(features=False):
             y = block.target.reshape(len(block), -1)
-            around = y if block.offset is None else y - block.offset.reshape(len(block), -1)
+            if flat and y.shape[1] == INTERVAL:
+                exact = float(np.average(y[:, 0] == y[:, 1], weights=block.weights))
+                y = points(torch.from_numpy(y)).numpy()
+            around = y
+            if block.offset is not None:
+                added = block.offset.reshape(len(block), -1)
+                around = y - added if likelihood.domain.low == -np.inf else np.hstack([y, added])
             largest = np.maximum(largest, np.abs(y).max(0, initial=0.0))
             seen = [reduce(ColumnMoments.joined, [*seen, ColumnMoments.of(around, block.weights)])]
         parts = [part for part in rows.of_parts((seen, largest)) if part[0]]
@@ -186,8 +220,34 @@ class Units:
                 f"{rows.target_name}: expected numbers whose squares are floats, got one of {farthest:.3g} in size. "
                 "Divide them by a constant."
             )
-        varies = bool((moments.high - moments.low > ROUNDING * largest).all())
-        return cls(moments.mean, moments.scale, int(moments.size[0]), varies)
+        if (likelihood.domain.integer or likelihood.domain.atom) and not moments.mean[:outputs].any():
+            raise InputError(
+                "y: expected numbers of which one is not 0, got 0 in all rows, from which nothing can be learnt. Take "
+                "BayesianGeneralizedLinearModel, whose intercept has a prior."
+            )
+        of_y = slice(len(largest))
+        varies = bool(((moments.high - moments.low)[of_y] > ROUNDING * largest).all())
+        offset = moments.mean[len(largest) :] if len(moments.mean) > len(largest) else np.zeros(1)
+        return cls(moments.mean[of_y], moments.scale[of_y], int(moments.size[0]), varies, exact, offset)
+
+    def constant(self, likelihood: Likelihood) -> Tensor:
+        """f without its offset near that of the best constant, shape (D,), for lifetimes per event."""
+        found = likelihood.constant(torch.from_numpy(self.shift)[None]) - torch.from_numpy(self.offset)
+        return found - math.log(max(self.exact, 1.0 / (self.rows + 1)))
+
+    def warn_if_constant(self, learns: Sequence[str]) -> None:
+        """Warns of hyperparameters that are to be learnt of a y without any spread.
+
+        Warns:
+            BayescopeWarning: then.
+        """
+        if learns and not self.varies:
+            warn_once(
+                f"y: expected numbers that vary, got one number, {self.shift[0]:.6g}, in all rows of a column, which "
+                f"leaves no noise to learn {', '.join(learns)} from: predictions are that number, with next to no "
+                "spread. Give values if y is known to be noisy.",
+                BayescopeWarning,
+            )
 
     def standardised(self, targets: np.ndarray) -> Tensor:
         """z of y, shape (N, D)."""
@@ -236,6 +296,146 @@ def given_noise(noise_variance: object, scale: np.ndarray, rows: int) -> Gaussia
     return Gaussian(standardised if len(standardised) > 1 else standardised[0])
 
 
+def number_likelihood(
+    given: NumberLikelihoodName | OrderedLikelihoodName | Likelihood, *, ordered: bool = False
+) -> Likelihood:
+    """The likelihood of numbers that an estimator is asked for; hyperparameters of a name are to be learnt.
+
+    Args:
+        given: the likelihood, or its name.
+        ordered: whether the estimator takes ordered classes, too.
+
+    Raises:
+        OptionError: if it is another word.
+        UnsupportedError: if y is a class, or needs several outputs.
+    """
+    if isinstance(given, str) and given not in OF_CLASSES:
+        checks.choice("likelihood", given, (*NUMBERS, *(get_args(OrderedLikelihoodName) if ordered else ())))
+    likelihood = resolve(given)
+    if isinstance(given, str):
+        likelihood = likelihood.with_hyperparameters(**dict.fromkeys(likelihood.hyperparameters, "evidence"))
+    if likelihood.domain.kind == "ordered" and not ordered:
+        raise UnsupportedError(
+            f"likelihood: expected one of numbers, got {likelihood.name!r}. Use BayesianGeneralizedLinearModel or "
+            "BayesianMLPRegressor for ordered classes."
+        )
+    if likelihood.domain.kind not in ("numbers", "ordered"):
+        raise UnsupportedError(
+            f"likelihood: expected one of numbers, got {likelihood.name!r}. Use BayesianLogisticRegression or another "
+            "classifier for classes."
+        )
+    if isinstance(likelihood, HeteroscedasticGaussian | OwnOfSeveral):
+        raise UnsupportedError(
+            f"likelihood: expected one with an output for each outcome, got {likelihood.name!r}, which has more. Train "
+            "a network of your own by fit_evidence."
+        )
+    return likelihood
+
+
+def ordered_rows(
+    likelihood: Likelihood, name: object, read: Callable[[TargetReader], TableRows]
+) -> tuple[np.ndarray, Likelihood, TableRows]:
+    """Ordered classes, shape (K,), the likelihood of so many, and the rows with the codes 0…K−1 for targets.
+
+    Cutpoints that are to be learnt are those between the classes that occur; others are between the categories, or the
+    numbers 0…K−1.
+
+    Args:
+        likelihood: p(y∣f).
+        name: y as the caller gave it: values, or the name of their column.
+        read: the rows, by the reader of the targets in memory.
+
+    Raises:
+        InputError: if there is one class alone, there are very many, or the cutpoints are of another number of classes.
+    """
+    categories: np.ndarray | None = None
+
+    def labels(y: object, count: int) -> np.ndarray:
+        nonlocal categories
+        values, categories = ordered_labels(name, y, count)
+        return values
+
+    rows = read(labels)
+    if not likelihood.learnable:
+        count = 1 + likelihood.known("cutpoints").numel()
+        if categories is not None and len(categories) != count:
+            raise InputError(
+                f"cutpoints: expected {len(categories) - 1}, one between each two categories, got {count - 1}."
+            )
+        return np.arange(count) if categories is None else categories, likelihood, rows
+    here = [np.unique(block.target) for block in rows.blocks(features=False)]
+    found = np.unique(np.concatenate([each for part in rows.of_parts(here) for each in part]))
+    classes = found if categories is None else categories[found]
+    if len(classes) < 2:
+        raise InputError(f"y: expected at least two ordered classes, got one class, {classes[0]}.")
+    if len(classes) > MOST_ORDERED:
+        raise InputError(
+            f"y: expected at most {MOST_ORDERED} ordered classes, got {len(classes)} different numbers. Cut them into "
+            "classes, or take a likelihood of numbers."
+        )
+    rows = rows.changed(lambda block: replace(block, target=1.0 * np.searchsorted(found, block.target)))
+    return classes, replace(cast(Ordinal, likelihood), classes=len(classes)), rows
+
+
+def noise_asked(likelihood: Likelihood | str, noise_variance: object) -> object:
+    """The noise variance that an estimator is asked for: that of a Gaussian likelihood with one, or the parameter.
+
+    Raises:
+        InputError: if both are given.
+    """
+    gaussian = (
+        likelihood in ("gaussian", "heteroscedastic_gaussian")
+        if isinstance(likelihood, str)
+        else (isinstance(likelihood, Gaussian | HeteroscedasticGaussian))
+    )
+    if not gaussian and noise_variance != "evidence":
+        raise InputError(
+            f"noise_variance: expected 'evidence' beside likelihood={likelihood!r}, which has none, got "
+            f"{noise_variance!r}. Leave it out."
+        )
+    if not isinstance(likelihood, Gaussian) or not isinstance(likelihood.noise_variance, Tensor):
+        return noise_variance
+    if not isinstance(noise_variance, str):
+        raise InputError(
+            f"noise_variance: expected 'evidence' beside {likelihood!r}, which has one, got {noise_variance!r}. Give "
+            "it once."
+        )
+    return likelihood.noise_variance
+
+
+def warn_if_overdispersed(likelihood: Likelihood, f: Tensor, y: Tensor, weights: Tensor | None = None) -> None:
+    """Warns of counts that vary much more about their fitted means than a likelihood without a dispersion allows.
+
+    Pearson's statistic Σ (y − E(y∣f))²/Var(y∣f) is about 1 a row where the likelihood is right (McCullagh & Nelder
+    1989, section 4.5).
+
+    Args:
+        likelihood: p(y∣f).
+        f: outputs at the fitted weights, shape (N, D).
+        y: canonical targets, shape (N, D).
+        weights: how often each row counts, shape (N,).
+
+    Warns:
+        BayescopeWarning: if it is above `OVERDISPERSED`.
+    """
+    if isinstance(likelihood, WithOffset):
+        f, y, likelihood = likelihood.moved(f, y), likelihood.outcomes(y), likelihood.likelihood
+    for d, part in enumerate(likelihood.parts):
+        warn_if_overdispersed(part, f[:, d : d + 1], y[:, d : d + 1], weights)
+    if not likelihood.domain.integer or likelihood.hyperparameters or y.shape != f.shape:
+        return
+    mean, variance = likelihood.conditional(f)
+    each = ((y - mean).square() / variance).mean(-1)
+    ratio = float(each.mean() if weights is None else (each @ weights) / weights.sum())
+    if ratio > OVERDISPERSED:
+        warn_once(
+            f"likelihood={likelihood.name!r} gives y {ratio:.3g} times less variance than it has about its means: "
+            "intervals are too narrow, and log probabilities low. Take likelihood='negative_binomial', which learns "
+            "the dispersion.",
+            BayescopeWarning,
+        )
+
+
 def refuse_one_row(rows: int) -> None:
     """Refuses to learn a noise variance of a single row.
 
@@ -244,8 +444,8 @@ def refuse_one_row(rows: int) -> None:
     """
     if rows < 2:
         raise InputError(
-            "X: Found array with 1 sample(s) while a minimum of 2 is required to learn how much y varies. Give a "
-            "noise_variance."
+            "X: Found array with 1 sample(s) while a minimum of 2 is required to learn how much y varies. Give a value "
+            "of what is learnt, such as noise_variance=."
         )
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescope import checks
-from bayescope.curvature import Curvature, fit_curvature
+from bayescope.curvature import Curvature, CurvatureOptions, fit_curvature
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.gaussian_process.data import TrainingData, count_cotangents
 from bayescope.gaussian_process.precision import KernelPrecision
@@ -26,7 +26,9 @@ from bayescope.laplace.laplace import (
     own_copy,
     starting_likelihood,
 )
+from bayescope.laplace.likelihood_fit import learnt_likelihood
 from bayescope.laplace.mode import read_slope
+from bayescope.laplace.options import LaplaceOptions
 from bayescope.likelihoods import Likelihood, LikelihoodName
 from bayescope.memory import free_memory
 from bayescope.network.batches import Batches, Data
@@ -126,11 +128,14 @@ def function_space(
     if word is not None:
         _check_tuned(word, approximation)
     noise = learns_noise(likelihood, word)
-    resolved = starting_likelihood(likelihood, learnt=noise)
+    resolved, source = starting_likelihood(likelihood, learnt=word is not None), checks.generator(generator)
+    if resolved.learnable:
+        asked = LaplaceOptions(resolved, weights, curved=CurvatureOptions(batch_size=batch_size))
+        resolved = learnt_likelihood(asked, own_copy(model), data, source).likelihood
     start = 1.0 if isinstance(prior_precision, str) else prior_precision
     fit = _fitted(
         own_copy(model), data, resolved, weights, start, approximation, points,
-        batch_size=batch_size, memory=memory, generator=checks.generator(generator), progress=progress,
+        batch_size=batch_size, memory=memory, generator=source, progress=progress,
     )  # fmt: skip
     fit = replace(fit, learns_noise=leaves_noise_open(likelihood))
     return concluded([fit], [model], word, None, noise=noise)

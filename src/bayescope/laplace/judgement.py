@@ -169,7 +169,7 @@ def automatic(fit: LaplaceFit, *, noise: bool, origin: object = None, margin: fl
                 return _raised(at_mode, "the prior that the network was trained with", WORSE)
         except UnsupportedError:  # a structure that cannot hold this prior
             pass
-    best = _by_evidence(fit, noise=noise)
+    best = by_evidence(fit, noise=noise)
     return _raised(at_fitted_noise([best])[0] if noise else best, "the evidence", margin)
 
 
@@ -246,7 +246,7 @@ def _narrowest(
     return found, best
 
 
-def _by_evidence(fit: LaplaceFit, *, noise: bool) -> LaplaceFit:
+def by_evidence(fit: LaplaceFit, *, noise: bool) -> LaplaceFit:
     """The fit with the one prior precision, and the noise variance σ², where the evidence is largest.
 
     With δ = ρ/σ², log Z is ½ (P log ρ − log∣σ² H/T + ρ I∣) − ½ (RSS/T + ρ S)/σ² − ½ n/T log σ² but for a constant, with
@@ -288,7 +288,9 @@ def _blocks(fit: LaplaceFit, limits: Limits) -> Iterator[tuple[Any, Tensor, int]
     """
     outputs = fit.function.outputs
     for inputs, y in fit.sample:
-        positions = max(1, y[0].numel() // (1 if fit.likelihood.domain.kind == "classes" else outputs))
+        alone = fit.likelihood.domain.joined and y.ndim == 2
+        numbers = 1 if fit.likelihood.domain.kind in ("classes", "ordered") else outputs
+        positions = 1 if alone else max(1, y[0].numel() // numbers)
         places = min(limits.places, positions)
         most = len(y) if fit.function.is_last_layer(inputs, fit.mode) else limits.cotangents // outputs
         count = min(len(y), max(limits.least, min(len(y), most) // places))

@@ -20,6 +20,7 @@ from bayescope.laplace.distance import TRAIN
 from bayescope.laplace.evidence import has_noise, mean_square_residual
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.judgement import AUTO, at_fitted_noise, automatic, warn_if_worse
+from bayescope.laplace.likelihood_fit import learnt_likelihood
 from bayescope.laplace.mixture import mixture_of
 from bayescope.laplace.mode import read_slope
 from bayescope.laplace.options import LaplaceOptions
@@ -137,11 +138,13 @@ def laplace(
         checks.choice("prior_precision", word, (AUTO, EVIDENCE))
     noise = structure != SAMPLES and learns_noise(likelihood, word)
     if structure != SAMPLES:
-        asked = replace(asked, likelihood=starting_likelihood(asked.likelihood, learnt=noise))
+        asked = replace(asked, likelihood=starting_likelihood(asked.likelihood, learnt=word is not None))
     if structure == SAMPLES:
         return sample_posterior(
             asked, own_copy(models[0]), data, prior_precision, samples=samples, generator=source, origin=models[0]
         )
+    if asked.likelihood.learnable:
+        asked = learnt_likelihood(asked, own_copy(models[0]), data, source)
     start = 1.0 if isinstance(prior_precision, str) else prior_precision
     fits = [conditionable(asked.fit(own_copy(each), data, start, generator=source), asked) for each in models]
     fits = [replace(fit, learns_noise=leaves_noise_open(likelihood)) for fit in fits]
@@ -205,12 +208,13 @@ def learns_noise(likelihood: LikelihoodName | Likelihood, word: str | None) -> b
         likelihood: a name or a likelihood.
         word: that stands for the prior precision, or ``None`` for numbers.
     """
-    return word is not None and (resolve(likelihood).learnable or (likelihood == GAUSSIAN and word == EVIDENCE))
+    named = likelihood == GAUSSIAN and word == EVIDENCE
+    return word is not None and (named or "noise_variance" in resolve(likelihood).learnable)
 
 
 def leaves_noise_open(likelihood: LikelihoodName | Likelihood) -> bool:
     """Whether the caller has given no noise variance, so that it is learnt where the prior is."""
-    return likelihood == GAUSSIAN or resolve(likelihood).unweighted.learnable
+    return likelihood == GAUSSIAN or bool(resolve(likelihood).unweighted.learnable)
 
 
 def _check_samples(structure: str, samples: int | None, tolerance: float | None, *, alone: bool) -> None:
@@ -286,20 +290,20 @@ def starting_likelihood(likelihood: LikelihoodName | Likelihood, *, learnt: bool
 
     Args:
         likelihood: a name or a likelihood.
-        learnt: whether the noise is learnt, where there is one.
+        learnt: whether hyperparameters are learnt, where there are some.
 
     Raises:
-        UnsupportedError: if the noise is to be learnt where nothing is.
+        UnsupportedError: if one is to be learnt where nothing is.
     """
     found = resolve(likelihood)
     if not found.learnable:
         return found
     if not learnt:
         raise UnsupportedError(
-            "noise_variance: 'evidence' goes with prior_precision='auto' or 'evidence', which learn both. "
-            "Give its value, or take likelihood='gaussian' and learn it afterwards by tune_prior."
+            f"{found.learnable[0]}: 'evidence' goes with prior_precision='auto' or 'evidence', which learn both. "
+            "Give its value, or take likelihood='gaussian' and learn a Gaussian's noise afterwards by tune_prior."
         )
-    return found.with_noise_variance(1.0)
+    return found if found.noise_variance is None else found.with_noise_variance(1.0)
 
 
 # More data: the posterior becomes the prior, the mode moves, and Laplace's approximation is made anew.

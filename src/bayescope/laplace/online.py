@@ -23,6 +23,7 @@ from bayescope.laplace.evidence import EvidenceOfModes
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.groups import SharePrior
 from bayescope.laplace.laplace import conditionable, leaves_noise_open, own_copy
+from bayescope.laplace.likelihood_fit import refitted
 from bayescope.laplace.options import LaplaceOptions
 from bayescope.laplace.tuning import learnt_posterior
 from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
@@ -35,8 +36,9 @@ from bayescope.process_state import outside_inference_mode
 from bayescope.processes import alone, collective, same
 from bayescope.training.checkpoint import resumable
 from bayescope.training.fit_map import fit_map
+from bayescope.training.learnt_likelihood import first_likelihood
 from bayescope.training.loop import Outcome
-from bayescope.training.minibatches import Minibatches, mean_square
+from bayescope.training.minibatches import Minibatches
 from bayescope.training.objective import NegativeLogJoint
 from bayescope.training.options import MakeOptimizer, ScheduleKeywords, TrainingOptions
 from bayescope.training.training import Training, prepared
@@ -179,6 +181,7 @@ def fit_evidence(
     check_structure(structure, STRUCTURES)
     inplace = checks.flag("inplace", inplace)
     prior, noise = checks.flag("prior", prior), leaves_noise_open(likelihood)
+    names = tuple(name for name in resolve(likelihood).learnable if name != "noise_variance")
     _check_start_of_noise(noise_variance, learnt=noise)
     given = _starts(starts, prior_precision, inplace=inplace)
     likelihood = resolve(likelihood)
@@ -188,10 +191,11 @@ def fit_evidence(
         file = _with_stem(chosen.checkpoint, f"-{place + 1}" if len(given) > 1 else "")
         run = replace(chosen, checkpoint=file)
         with prepared(run, model, data, likelihood, weights, inplace=inplace) as training:
-            first = _starting(likelihood, noise_variance, training) if noise else likelihood
+            first = _starting(likelihood, noise_variance, training, noise=noise)
             climber = EvidenceClimber(
                 LaplaceOptions(first, training.weights, curved=curved), data, training,
                 network_prior(start, training.weights), share_prior, climbs, prior=prior, noise=noise,
+                names=names,
             )  # fmt: skip
             if climbs.burn_in is None:
                 _learn_first(training, data, first, start, weights)
@@ -239,6 +243,7 @@ class EvidenceClimber:
         climbs: when and how far.
         prior: whether the precisions are climbed.
         noise: whether a Gaussian's noise variance is climbed too, where there is one.
+        names: of other hyperparameters of the likelihood, which are fitted after each climb.
 
     Attributes:
         objective: of the training, under the present hyperparameters.
@@ -261,12 +266,13 @@ class EvidenceClimber:
         *,
         prior: bool,
         noise: bool,
+        names: tuple[str, ...] = (),
     ) -> None:
         if not isinstance(start.precision, Tensor):
             raise UnsupportedError("prior_precision: expected numbers to begin with, got a full precision.")
         self._options, self._data, self._training, self._climbs = options, data, training, climbs
         self._epochs, self._held_out = training.options.epochs or 0, training.held_out()
-        if not prior and not noise:
+        if not prior and not noise and not names:
             raise UnsupportedError(
                 "prior: expected True where there is no noise to be learnt, got False: nothing would be. Use fit_map."
             )
@@ -275,8 +281,10 @@ class EvidenceClimber:
             few = options.fit(training.module, training.rows.few, start, gradient=False)
         trial = EvidenceOfModes([few], share_prior, noise=noise)
         (self.groups,), self._noise, self._mean = trial.groups, trial.noise, start.mean
-        self._point = trial.start()
-        self._climbed = torch.ones_like(self._point)
+        logs = trial.start()
+        self._names, self._logs = names, len(logs)  # the names' own coordinates are the last ones
+        self._point = torch.cat([logs, options.likelihood.unconstrained(names).to(logs)])
+        self._climbed = torch.ones_like(logs)
         self._climbed[: len(self.groups)] = float(prior)
         self._adam = torch.optim.Adam([self._point], lr=climbs.step_size, maximize=True)
         self._best: tuple[float, Tensor] = (-math.inf, self._point.clone())
@@ -305,7 +313,7 @@ class EvidenceClimber:
         first = self._best[0] == -math.inf
         fit = self._fit(self._training.module, self._point, gradient=first)
         evidence = EvidenceOfModes([fit], self.groups.kind, noise=self._noise)
-        value = float(same(evidence.value(self._point).detach())[0])
+        value = float(same(evidence.value(self._point[: self._logs]).detach())[0])
         if not math.isfinite(value):
             raise ConvergenceError(
                 f"log_evidence: expected a finite number, got {value} after epoch {epoch}. Take a smaller step_size."
@@ -313,7 +321,8 @@ class EvidenceClimber:
         entries: dict[str, Any] = {"judged": epoch, "log_evidence": value}
         entries["prior_precision"], score = self._point[: len(self.groups)].exp().tolist(), value
         if self._noise:
-            entries["noise_variance"] = float(self._point[-1].exp())
+            entries["noise_variance"] = float(self._point[self._logs - 1].exp())
+        entries |= {name: fit.likelihood.known(name).tolist() for name in self._names}
         if self._held_out is not None:
             entries["validation_nll"] = held_out_nll(fit, self._held_out)
             score = -entries["validation_nll"]
@@ -322,15 +331,21 @@ class EvidenceClimber:
             self._best = score, self._point.clone()
         verdict = Verdict(entries, better)
         if epoch < self._epochs:
-            self._climb(evidence)
+            self._climb(evidence, fit)
         elif self._climbs.after(epoch):
             self._spared = epoch
         return verdict
 
-    def _climb(self, evidence: EvidenceOfModes) -> None:
+    def _climb(self, evidence: EvidenceOfModes, fit: LaplaceFit) -> None:
         for _ in range(self._climbs.steps):
-            self._point.grad = evidence.value_and_gradient(self._point)[1] * self._climbed
+            gradient = torch.zeros_like(self._point)
+            gradient[: self._logs] = evidence.value_and_gradient(self._point[: self._logs])[1] * self._climbed
+            self._point.grad = gradient
             self._adam.step()
+        if self._names:
+            rows = ((inputs, targets.flatten(0, 1)) for inputs, targets in self._training.rows.in_order())
+            found = refitted(fit, rows, self._names).unconstrained(self._names)
+            self._point.detach()[self._logs :] = found.to(self._point)
         self._point.detach().copy_(same(self._point.detach())[0])
         self.objective.move(*self._at(self._point))
 
@@ -363,7 +378,7 @@ class EvidenceClimber:
         self.objective.move(*self._at(self._point))
         if 0 < state["spared"] < self._epochs:
             fit = self._fit(self._training.module, self._point, gradient=False)
-            self._climb(EvidenceOfModes([fit], self.groups.kind, noise=self._noise))
+            self._climb(EvidenceOfModes([fit], self.groups.kind, noise=self._noise), fit)
         else:
             self._spared = state["spared"]
 
@@ -386,6 +401,7 @@ class EvidenceClimber:
         values, likelihood, size = point.exp(), self._options.likelihood, len(self.groups)
         if self._noise:
             likelihood = likelihood.with_noise_variance(values[size])
+        likelihood = likelihood.at_unconstrained(self._names, point.detach()[self._logs :].cpu())
         return likelihood, Prior(self.groups.diagonal(values[:size]), self._mean)
 
 
@@ -422,13 +438,13 @@ def _with_stem(checkpoint: str | Path | None, more: str) -> Path | None:
     return None if checkpoint is None else Path(checkpoint).with_stem(Path(checkpoint).stem + more)
 
 
-def _starting(likelihood: Likelihood, noise_variance: float | None, training: Training) -> Likelihood:
-    """The likelihood to begin with: a noise variance to be learnt begins at a given one or at the targets' variance."""
-    if noise_variance is None:
-        targets = training.rows.joined(lambda _, targets: targets.flatten(0, 1))
-        variance = mean_square(targets, about_mean=True)
-        return likelihood.with_noise_variance(variance if variance > 0 else 1.0)
-    return likelihood.with_noise_variance(noise_variance)
+def _starting(likelihood: Likelihood, noise_variance: float | None, training: Training, *, noise: bool) -> Likelihood:
+    """The likelihood to begin with: hyperparameters to be learnt begin where the targets alone suggest."""
+    if noise_variance is not None:
+        return likelihood.with_noise_variance(noise_variance)
+    if noise and likelihood.noise_variance is not None:  # by the name alone it has a value
+        likelihood = likelihood.with_noise_variance("evidence")
+    return first_likelihood(likelihood, training.rows.targets)
 
 
 def _check_start_of_noise(noise_variance: float | None, *, learnt: bool) -> None:

@@ -65,6 +65,61 @@ class DiagonalLambdas(Lambdas):
         return DiagonalLambdas(self.entries * weights[..., None])
 
 
+@final
+@dataclass(frozen=True)
+class RootLambdas(Lambdas):
+    """Any positive semi-definite matrices, as S Sᵀ.
+
+    Attributes:
+        factor: S, shape (..., N, C, K).
+    """
+
+    factor: Tensor
+
+    def dense(self) -> Tensor:
+        return self.factor @ self.factor.mT
+
+    def root(self) -> Tensor:
+        return self.factor
+
+    def diagonal(self) -> Tensor:
+        return self.factor.square().sum(-1)
+
+    def sum(self) -> Tensor:
+        return torch.einsum("...nck,...ndk->...cd", self.factor, self.factor)
+
+    def times(self, weights: Tensor) -> RootLambdas:
+        return RootLambdas(self.factor * weights.sqrt()[..., None, None])
+
+
+@final
+@dataclass(frozen=True)
+class DenseLambdas(Lambdas):
+    """Any symmetric matrices; those that have a root are positive semi-definite but for rounding.
+
+    Attributes:
+        entries: shape (..., N, C, C).
+    """
+
+    entries: Tensor
+
+    def dense(self) -> Tensor:
+        return self.entries
+
+    def root(self) -> Tensor:
+        values, vectors = torch.linalg.eigh(self.entries)
+        return vectors * values.clamp_min(0.0).sqrt()[..., None, :]
+
+    def diagonal(self) -> Tensor:
+        return self.entries.diagonal(dim1=-2, dim2=-1)
+
+    def sum(self) -> Tensor:
+        return self.entries.sum(-3)
+
+    def times(self, weights: Tensor) -> DenseLambdas:
+        return DenseLambdas(self.entries * weights[..., None, None])
+
+
 def _diagonal(entries: Tensor) -> Tensor:
     """Diagonal matrices; for one output without a copy."""
     return entries[..., None] if entries.shape[-1] == 1 else torch.diag_embed(entries)

@@ -7,23 +7,10 @@ after a difference of large numbers: it is the one computed. With x = p_θ/p −
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from bayescope.likelihoods.likelihood import Moments
-from bayescope.quadrature import adaptive_integral
-
-# Beyond this many sds of its mean a Gaussian in a mixture is left out, and with less than this weight it need not be
-# resolved: what it tells is below 1e-9 nats.
-_REACH = 9.0
-_NEGLIGIBLE = 1e-10
-# What a density of 0 is read as in a logarithm: 0 times that is 0, and so is its derivative.
-_TINY = 1e-300
-# Gaussians times nodes that are evaluated at once.
-_BLOCK_NUMBERS = 2**17
 
 
 def entropy(probabilities: Tensor) -> Tensor:
@@ -64,72 +51,6 @@ def information_of_dirichlet(moments: Moments) -> Tensor:
     terms = torch.where(p > 0, p * _digamma_gap(count[..., None] * torch.where(p > 0, p, 1.0)), 0.0)
     # Rounding may carry a difference of equal numbers below 0
     return torch.where(known, 0.0, (terms.sum(-1) - _digamma_gap(count)).clamp_min(0.0))
-
-
-def entropy_of_mixture(log_weights: Tensor, means: Tensor, variances: Tensor) -> Tensor:
-    """H[y] of y ~ N(m_s, v_s), s ~ w, as I(y; s) + Σ_s w_s ½ log(2πe v_s), summed over the outputs, shape (N,).
-
-    Args:
-        log_weights: log w, normalised, shape (S,).
-        means: shape (S, N, K).
-        variances: positive, shape (S, N, K).
-    """
-    given = torch.tensordot(log_weights.exp(), 0.5 * (variances.log() + math.log(2 * math.pi) + 1.0), dims=1)
-    return given.sum(-1) + information_of_mixture(log_weights, means, variances)
-
-
-def information_of_mixture(
-    log_weights: Tensor, means: Tensor, variances: Tensor, sizes: Sequence[int] | None = None
-) -> Tensor:
-    """I(y; s) of y ~ N(m_s, v_s), s ~ w, or of which group of Gaussians y came from; summed over the outputs.
-
-    By adaptive quadrature over y, right to 1e-9.
-
-    Args:
-        log_weights: log w, normalised, shape (S,).
-        means: shape (S, N, K).
-        variances: positive, shape (S, N, K).
-        sizes: of consecutive groups; every Gaussian is one of its own if not given.
-
-    Returns:
-        Shape (N,).
-    """
-    if len(log_weights) == 1 or (sizes is not None and len(sizes) == 1):
-        return (0.0 * means[0]).sum(-1)
-    centres, sds = (values.flatten(1).mT for values in (means, variances.sqrt()))
-    log_heights = log_weights - sds.log() - 0.5 * math.log(2 * math.pi)
-    weighty = log_weights > math.log(_NEGLIGIBLE)
-
-    def finest(rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        centre, sd = centres[rows], sds[rows]
-        reaches = (centre - _REACH * sd < high[:, None]) & (centre + _REACH * sd > low[:, None]) & weighty
-        return torch.where(reaches, sd, torch.inf).amin(-1)
-
-    def integrand(rows: Tensor, y: Tensor) -> Tensor:
-        score = (y[..., None] - centres[rows][:, None]) / sds[rows][:, None]
-        return _log_ratios(log_heights[rows][:, None] - 0.5 * score.square(), log_weights, sizes)
-
-    with torch.no_grad():
-        low, high = (centres - _REACH * sds).amin(-1), (centres + _REACH * sds).amax(-1)
-    block = max(1, _BLOCK_NUMBERS // len(log_weights))
-    each = adaptive_integral(integrand, low, high, finest=finest, block=block)
-    # Where all Gaussians are alike the integrand is 0, and what is left of it rounding
-    return each.clamp_min(0.0).reshape(means.shape[1:]).sum(-1)
-
-
-def _log_ratios(log_terms: Tensor, log_weights: Tensor, sizes: Sequence[int] | None) -> Tensor:
-    """Σ_g w_g p_g log(p_g/p) at y, shape (...), for the log w_s p_s of its Gaussians, shape (..., S)."""
-    terms = log_terms.exp()
-    average = terms.sum(-1)
-    of_average = average * average.clamp_min(_TINY).log()
-    if sizes is None:
-        # A weight of 0 says nothing, and 0 ∞ = NaN
-        log_density = torch.where(log_weights > -torch.inf, log_terms - log_weights, 0.0)
-        return (terms * log_density).sum(-1) - of_average
-    groups = torch.stack([part.sum(-1) for part in terms.split(list(sizes), -1)], -1)
-    weights = torch.stack([part.exp().sum() for part in log_weights.split(list(sizes))])
-    ratio = groups / weights.clamp_min(_TINY)
-    return (groups * ratio.clamp_min(_TINY).log()).sum(-1) - of_average
 
 
 def _excess(p: Tensor, average: Tensor) -> Tensor:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NoReturn, Self, cast, final
+from typing import Any, ClassVar, Literal, Self, cast, final
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from scipy.optimize import minimize
 from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import InputError, OptionError, UnsupportedError
 from bayescope.likelihoods.curvatures import Lambdas
+from bayescope.transforms import coordinates_of, parameter_at
 
 # The names that a caller may give an integral over f; each likelihood resolves them to what it can do.
 IntegralName = Literal["mackay", "quadrature", "monte_carlo", "laplace_bridge", "exact"]
+# How far a search for hyperparameters goes in unconstrained coordinates: from its start, and from 0.
+_STRIDE, _FARTHEST = 8.0, 40.0
 INTEGRALS = ("mackay", "quadrature", "monte_carlo", "laplace_bridge")
 
 
@@ -40,14 +46,29 @@ class Domain:
     """What y is.
 
     Attributes:
-        kind: "classes" for one label 0…C−1 a row, "binary" for a label 0 or 1 of each output, "real" for numbers.
+        kind: "classes" for one label 0…C−1 a row, "binary" for a label 0 or 1 of each output, "ordered" for one of
+            several ordered labels a row and one output, "numbers" for numbers.
         ignored: the label of a row that has none; ``None`` where every row needs a label.
-        elementwise: whether each outcome column is a monotone function of one output alone (not so for a softmax).
+        elementwise: whether E(y∣f) of each outcome column is a monotone function of one output alone (not so for a
+            softmax).
+        low: numbers are at least that.
+        high: numbers are at most that.
+        closed: whether ``low`` and ``high`` themselves are among the numbers.
+        integer: whether numbers are whole.
+        atom: whether ``low`` has a probability, and the numbers above it a density.
+        joined: how many columns of a target may belong to one number: 4 for the ends of an interval and of what was
+            watched, 2 for successes and trials; 0 if each column is a number.
     """
 
-    kind: Literal["classes", "binary", "real"]
+    kind: Literal["classes", "binary", "ordered", "numbers"]
     ignored: int | None = None
     elementwise: bool = True
+    low: float = -math.inf
+    high: float = math.inf
+    closed: bool = True
+    integer: bool = False
+    atom: bool = False
+    joined: int = 0
 
 
 class Integral(ABC):
@@ -85,7 +106,19 @@ class Integral(ABC):
         return torch.zeros_like(self.mean(mean, cov))
 
     def components(self, mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A continuous y as a mixture of Gaussians: log weights (S,), means and variances (S, N, K)."""
+        """A y that is Gaussian given f as a mixture of Gaussians: log weights (S,), means and variances (S, N, K)."""
+        raise NotImplementedError
+
+    def log_density(self, mean: Tensor, cov: Tensor, y: Tensor) -> Tensor:
+        """log p(y_d) of each number by itself, shape (N, D)."""
+        raise NotImplementedError
+
+    def cdf(self, mean: Tensor, cov: Tensor, y: Tensor) -> Tensor:
+        """P(y_d' ≤ y_d) of each number by itself, shape (N, D)."""
+        raise NotImplementedError
+
+    def conditional_entropy(self, mean: Tensor, cov: Tensor) -> Tensor:
+        """E H[y_d∣f_d] of each number by itself, shape (N, D)."""
         raise NotImplementedError
 
 
@@ -98,12 +131,20 @@ class Likelihood(ABC):
     A likelihood writes the members up to `integrals`; the others follow from them.
 
     Attributes:
+        hyperparameters: the constants that can be learnt, which are attributes of these names, each with the transform
+            of its unconstrained coordinates: "positive", "unit_interval", "ordered" or "covariance". A value is a
+            float64 tensor, or ``"evidence"`` if it is to be learnt.
         noise_variance: a constant noise variance, ``"evidence"`` if it is to be learnt; ``None`` if there is none.
         mean_weight: the mean weight of weighted rows; ``None`` where each row counts once.
+        gaussian_outcome: whether y is Gaussian given f, so that it is a mixture of Gaussians whatever f is.
+        parts: the likelihoods of the numbers of an outcome, where each has one, with one output; else none.
     """
 
+    hyperparameters: ClassVar[Mapping[str, str]] = {}
     noise_variance: Tensor | str | None = None
     mean_weight: float | None = None
+    gaussian_outcome: ClassVar[bool] = False
+    parts: tuple[Likelihood, ...] = ()
 
     @property
     @abstractmethod
@@ -161,12 +202,22 @@ class Likelihood(ABC):
     @property
     def discrete(self) -> bool:
         """Whether y is a class label."""
-        return self.domain.kind != "real"
+        return self.domain.kind != "numbers"
 
     @property
-    def learnable(self) -> bool:
-        """Whether the noise variance is still to be learnt from the evidence."""
-        return isinstance(self.noise_variance, str)
+    def log_concave(self) -> bool:
+        """Whether the observed Λ is nowhere indefinite and holds the curvature of log p, so that the GGN takes it."""
+        return True
+
+    @property
+    def by_column(self) -> list[tuple[Likelihood, slice]]:
+        """Each part with its column of outputs and numbers; without parts the likelihood with all columns."""
+        return [(part, slice(d, d + 1)) for d, part in enumerate(self.parts)] or [(self, slice(None))]
+
+    @property
+    def learnable(self) -> tuple[str, ...]:
+        """The names of the hyperparameters that are still to be learnt from the evidence."""
+        return tuple(name for name in self.hyperparameters if isinstance(self.hyperparameter(name), str))
 
     @property
     def unweighted(self) -> Likelihood:
@@ -181,7 +232,111 @@ class Likelihood(ABC):
         """
         if self.noise_variance is None:
             raise UnsupportedError(f"noise_variance: expected a Gaussian likelihood, got {self.name!r}.")
-        return cast(Self, replace(cast(Any, self), noise_variance=noise_variance))
+        return self.with_hyperparameters(noise_variance=noise_variance)
+
+    def with_hyperparameters(self, **values: Any) -> Self:
+        """The same likelihood with other values of some hyperparameters; tensors stay in their graph."""
+        return cast(Self, replace(cast(Any, self), **values))
+
+    def in_unit(self, scale: Tensor) -> Self:
+        """p(y∣f) of y and f that are both multiplied by a positive scale, shape (D,): of a noise its square.
+
+        Raises:
+            UnsupportedError: if y has no unit.
+        """
+        raise UnsupportedError(f"in_unit: expected a likelihood of any numbers, got {self.name!r}, which has one unit.")
+
+    def hyperparameter(self, name: str) -> Tensor | str:
+        """A constant that can be learnt: its number or numbers, or ``"evidence"`` where nothing has learnt it yet."""
+        return cast(Tensor | str, getattr(self, name))
+
+    def known(self, name: str) -> Tensor:
+        """The value of a hyperparameter.
+
+        Raises:
+            InputError: if it is still to be learnt.
+        """
+        value = self.hyperparameter(name)
+        if isinstance(value, Tensor):
+            return value
+        raise InputError(
+            f"{name}: expected a number, got 'evidence', which has not been learnt yet. Fit a posterior that learns it "
+            "(fit_evidence, variational, mc_dropout; an estimator), or give its value: "
+            f"likelihood.with_hyperparameters({name}=value)."
+        )
+
+    def starting(self, y: Tensor) -> Self:
+        """First values for the hyperparameters that are to be learnt, from canonical targets."""
+        if not self.learnable:
+            return self
+        raise UnsupportedError(f"{self.name}: expected values of {', '.join(self.learnable)}, got 'evidence'.")
+
+    def unconstrained(self, names: Sequence[str]) -> Tensor:
+        """Some hyperparameters as unconstrained coordinates, one after another, float64 of shape (H,)."""
+        parts = [coordinates_of(self.hyperparameters[name], self.known(name)) for name in names]
+        return torch.cat([torch.zeros(0, dtype=torch.float64), *parts])
+
+    def at_unconstrained(self, names: Sequence[str], coordinates: Tensor) -> Self:
+        """The same likelihood with the hyperparameters of these unconstrained coordinates, in their graph."""
+        if not names:
+            return self
+        parts = coordinates.split([len(self.unconstrained([name])) for name in names])
+        values = {
+            name: parameter_at(self.hyperparameters[name], part, self.known(name).shape)
+            for name, part in zip(names, parts, strict=True)
+        }
+        return self.with_hyperparameters(**values)
+
+    def fitted(
+        self,
+        names: Sequence[str],
+        f: Tensor,
+        y: Tensor,
+        total: Callable[[Tensor], Tensor] = torch.Tensor.clone,
+        *,
+        marginal: bool = False,
+        steps: int = 200,
+    ) -> Self:
+        """The same likelihood with the hyperparameters at which Σ log p(y∣f) is largest, over draws of f and rows.
+
+        With f from a posterior it is the M step of expectation maximisation, whose fixed points are where the evidence
+        is stationary (Dempster, Laird & Rubin 1977); for a Gaussian it is MacKay's update of the noise variance.
+
+        Args:
+            names: of the hyperparameters that are to be learnt, which have values.
+            f: outputs, shape (..., N, C).
+            y: canonical targets of N rows.
+            total: sums numbers over the processes that each hold some of the rows.
+            marginal: whether the log of the mean of p(y∣f) over the draws is summed, not the mean of its log.
+            steps: of L-BFGS at most.
+        """
+        if not names:
+            return self
+        if not marginal and (closed := self._fitted_in_closed_form(f, y, total)) is not None:
+            return closed
+        start = self.unconstrained(names)
+
+        def loss(coordinates: np.ndarray) -> tuple[float, np.ndarray]:
+            at = torch.from_numpy(coordinates).requires_grad_()
+            with torch.enable_grad():
+                rows = self.at_unconstrained(names, at).log_prob(f, y)
+                value = rows.flatten(0, -2).logsumexp(0).sum() if marginal else rows.sum()
+                (slope,) = torch.autograd.grad(value, at)
+            here = torch.cat([value.detach()[None].to(slope), slope, slope.new_tensor([float(f[..., 0].numel())])])
+            sums = total(here.to(f.device)).cpu()
+            return -float(sums[0] / sums[-1]), -(sums[1:-1] / sums[-1]).numpy()
+
+        bounds = [(max(each - _STRIDE, -_FARTHEST), min(each + _STRIDE, _FARTHEST)) for each in start.tolist()]
+        found = minimize(loss, start.numpy(), jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": steps})
+        return self.at_unconstrained(names, torch.from_numpy(found.x.copy()))
+
+    def _fitted_in_closed_form(self, f: Tensor, y: Tensor, total: Callable[[Tensor], Tensor]) -> Self | None:
+        """What `fitted` finds where there is a formula for it, else ``None``."""
+        return None
+
+    def constant(self, y: Tensor) -> Tensor:
+        """Outputs f, shape (C,), near those of the best constant model of canonical targets: where a fit may begin."""
+        return torch.zeros(y.shape[-1] if y.ndim > 1 else 1, dtype=torch.float64)
 
     def noise(self, like: Tensor) -> Tensor:
         """The noise variance per output, shape (D,), for f of shape (..., D) and in its dtype.
@@ -243,23 +398,23 @@ class Likelihood(ABC):
 
     def predictive(self, mean: Tensor, cov: Tensor, integral: str) -> Moments:
         """Moments of y when f ~ N(mean, cov), shapes (N, C) and (N, C, C), by a resolved deterministic integral."""
-        return self._by(integral, mean).moments(mean.to(torch.float64), cov.to(torch.float64))
+        return self.by(integral, mean).moments(mean.to(torch.float64), cov.to(torch.float64))
 
     def predictive_mean(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
         """The mean of `predictive`, shape (N, K), to the last bit the same, without the work of its variances."""
-        return self._by(integral, mean).mean(mean.to(torch.float64), cov.to(torch.float64))
+        return self.by(integral, mean).mean(mean.to(torch.float64), cov.to(torch.float64))
 
     def predictive_log_prob(self, mean: Tensor, cov: Tensor, y: Tensor, integral: str) -> Tensor:
         """log ∫ p(y∣f) N(f; mean, cov) df per row, shape (N,), accurate in the tails."""
         y = y.to(mean.device)
         labelled = self.labelled(y)
         y = y if labelled is None else torch.where(labelled, y, 0)
-        log_prob = self._by(integral, mean).log_prob(mean.to(torch.float64), cov.to(torch.float64), y)
+        log_prob = self.by(integral, mean).log_prob(mean.to(torch.float64), cov.to(torch.float64), y)
         return log_prob if labelled is None else torch.where(labelled, log_prob, 0.0)
 
     def mutual_information(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
         """I(y; f) for f ~ N(mean, cov), in nats, shape (N,), summed over labels or outputs, each by itself."""
-        return self._by(integral, mean).information(mean.to(torch.float64), cov.to(torch.float64))
+        return self.by(integral, mean).information(mean.to(torch.float64), cov.to(torch.float64))
 
     def integration_error(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
         """The standard error of the means that `predictive` gives, shape (N, K); 0 for rules that are right to 1e-10.
@@ -267,20 +422,37 @@ class Likelihood(ABC):
         Raises:
             UnsupportedError: for a closed form that is an approximation, whose error is unknown.
         """
-        return self._by(integral, mean).error(mean.to(torch.float64), cov.to(torch.float64))
+        return self.by(integral, mean).error(mean.to(torch.float64), cov.to(torch.float64))
 
     def components(self, mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A continuous y as a mixture of Gaussians: log weights (S,), means and variances (S, N, K).
+        """A y that is Gaussian given f as a mixture of Gaussians: log weights (S,), means and variances (S, N, K).
 
         Raises:
-            UnsupportedError: if y is a class label.
+            UnsupportedError: if y is not Gaussian given f.
         """
-        if self.discrete:
-            raise UnsupportedError(
-                f"components: expected a continuous outcome, got the labels of a {self.name} likelihood."
-            )
+        if not self.gaussian_outcome:
+            raise UnsupportedError(f"components: expected an outcome that is Gaussian given f, got a {self.name} one.")
         first = next(iter(self.integrals.values()))
         return first.components(mean.to(torch.float64), cov.to(torch.float64))
+
+    def log_density(self, f: Tensor, y: Tensor) -> Tensor:
+        """log p(y_d∣f) of each number by itself, shape (..., N, D)."""
+        raise self._no_numbers("log_density")
+
+    def cdf(self, f: Tensor, y: Tensor) -> Tensor:
+        """P(y_d' ≤ y_d∣f) of each number by itself, shape (..., N, D)."""
+        raise self._no_numbers("cdf")
+
+    def quantile(self, f: Tensor, level: float | Tensor) -> Tensor:
+        """The smallest y_d with P(y_d' ≤ y_d∣f) ≥ level, shape (..., N, D)."""
+        raise self._no_numbers("quantile")
+
+    def entropy(self, f: Tensor) -> Tensor:
+        """H[y_d∣f] in nats of each number by itself, shape (..., N, D)."""
+        raise self._no_numbers("entropy")
+
+    def _no_numbers(self, question: str) -> UnsupportedError:
+        return UnsupportedError(f"{question}: expected an outcome of numbers, got that of a {self.name} likelihood.")
 
     def distributions(self, columns: Tensor, outputs: int) -> Tensor:
         """Probabilities in outcome columns (..., N, K) as the distributions of G labels a row, shape (..., N, G, L).
@@ -296,7 +468,12 @@ class Likelihood(ABC):
             return torch.stack([1.0 - columns, columns], -1)
         return columns[..., None, :]
 
-    def _by(self, integral: str, mean: Tensor) -> Integral:
+    def by(self, integral: str, mean: Tensor) -> Integral:
+        """The integral of a resolved name, for outputs f ~ N(mean, cov).
+
+        Raises:
+            OptionError: if the name is unknown.
+        """
         if integral not in self.integrals:
             raise OptionError.unknown("integral", integral, self.integrals)
         return self.integrals[integral].for_outputs(mean.shape[-1])
@@ -307,111 +484,8 @@ def variances(cov: Tensor) -> Tensor:
     return cov if cov.ndim == 2 else cov.diagonal(dim1=-2, dim2=-1)
 
 
-# Rows that count several times, or in part.
-
-
-@final
-@dataclass(frozen=True)
-class Weighted(Likelihood):
-    """p(y∣f)^w: log densities, gradients and curvatures of a row times its weight w, as if it were there w times.
-
-    Targets have the weight as one column more, shape (N, K + 1): canonical ones are float64. It is for fitting: what is
-    fitted predicts with the likelihood itself, and what needs another outcome than the observed one is refused.
-
-    A Kronecker factorisation takes the weights into the factor of the cotangents, not into that of the inputs.
-
-    Attributes:
-        likelihood: p(y∣f).
-        mean_weight: of the rows it is for: this many observations stand behind each, where a noise variance is learnt.
-    """
-
-    likelihood: Likelihood
-    mean_weight: float = 1.0
-
-    @staticmethod
-    def join(targets: Tensor, weights: Tensor) -> Tensor:
-        """Targets with their weights: (N,) or (N, K), and (N,)."""
-        columns = targets[:, None] if targets.ndim == 1 else targets
-        return torch.cat([columns.to(torch.float64), weights[:, None].to(torch.float64)], 1)
-
-    @property
-    def name(self) -> str:
-        return self.likelihood.name
-
-    @property
-    def domain(self) -> Domain:
-        return replace(self.likelihood.domain, ignored=None)
-
-    @property
-    def unweighted(self) -> Likelihood:
-        return self.likelihood
-
-    def with_noise_variance(self, noise_variance: ArrayLike | Literal["evidence"]) -> Weighted:
-        """The same weights with another noise variance.
-
-        Raises:
-            UnsupportedError: if the likelihood has none.
-        """
-        return Weighted(self.likelihood.with_noise_variance(noise_variance), self.mean_weight)
-
-    def targets(self, y: ArrayLike, outputs: int) -> Tensor:
-        """Checks targets and weights and returns both in float64, shape (N, K + 1).
-
-        Raises:
-            InputError: if there is no column of weights, one is negative, or the targets do not fit the likelihood.
-        """
-        table = torch.as_tensor(y)
-        if table.ndim != 2 or table.shape[1] < 2:
-            raise InputError(f"y: expected targets and a last column of weights, got shape {tuple(table.shape)}.")
-        if (table[:, -1] < 0).any():
-            raise InputError("y: expected weights of at least 0 in the last column, got a negative one.")
-        return self.join(self.likelihood.targets(table[:, :-1], outputs), table[:, -1])
-
-    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        """w log p(y∣f), shape (..., N)."""
-        return self.likelihood.log_prob(f, self._y(y)) * _weights(y, f)
-
-    def gradient(self, f: Tensor, y: Tensor) -> Tensor:
-        """w ∂ log p(y∣f)/∂f, shape (..., N, C)."""
-        return self.likelihood.gradient(f, self._y(y)) * _weights(y, f)[..., None]
-
-    def observed(self, f: Tensor, y: Tensor) -> Lambdas:
-        return self.likelihood.observed(f, self._y(y)).times(_weights(y, f))
-
-    def ggn(self, f: Tensor, y: Tensor) -> Lambdas:
-        """w times the Λ of the GGN."""
-        return self.likelihood.ggn(f, self._y(y)).times(_weights(y, f))
-
-    def expected(self, f: Tensor) -> NoReturn:
-        """Refused: f does not determine the weight."""
-        _refuse()
-
-    def sample(self, f: Tensor, generator: torch.Generator) -> NoReturn:
-        """Refused: a drawn outcome has no weight."""
-        _refuse()
-
-    def conditional(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        """E(y∣f) and Var(y∣f), those of the likelihood."""
-        return self.likelihood.conditional(f)
-
-    @property
-    def integrals(self) -> Mapping[str, Integral]:
-        return self.likelihood.integrals
-
-    def predictive_log_prob(self, mean: Tensor, cov: Tensor, y: Tensor, integral: str) -> Tensor:
-        """w log ∫ p(y∣f) N(f; mean, cov) df, shape (N,)."""
-        return self.likelihood.predictive_log_prob(mean, cov, self._y(y), integral) * _weights(y, mean)
-
-    def _y(self, y: Tensor) -> Tensor:
-        """The targets as the likelihood takes them: of one label a row, which several outputs decide, its number."""
-        return y[:, 0].long() if self.domain.kind == "classes" else y[:, :-1]
-
-
-def _weights(y: Tensor, f: Tensor) -> Tensor:
-    return y[:, -1].to(f)
-
-
-def _refuse() -> NoReturn:
-    raise UnsupportedError(
-        "curvature: expected 'ggn' or 'hessian' for weighted rows, got one of drawn outcomes, which have no weights."
-    )
+def correlated(cov: Tensor) -> Tensor:
+    """Which rows have outputs that are correlated, shape (N,); none of variances (N, C)."""
+    if cov.ndim == 2:
+        return torch.zeros(len(cov), dtype=torch.bool, device=cov.device)
+    return (cov - torch.diag_embed(variances(cov))).flatten(1).any(-1)

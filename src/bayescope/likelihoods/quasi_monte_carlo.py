@@ -148,6 +148,12 @@ def principal_root(cov: Tensor, scale: Tensor) -> Tensor:
     return eigenroot(torch.where(values > 0, values, 0.0), vectors * largest.sign(), cov).flip(-1)
 
 
+def gaussian_points(mean: Tensor, cov: Tensor, count: int) -> Tensor:
+    """Equally weighted quasi-Monte-Carlo points of N(mean, cov), shape (count, N, C)."""
+    root = principal_root(cov, cov.diagonal(dim1=-2, dim2=-1).amax(-1))
+    return mean + torch.einsum("ncd,sd->snc", root, normal_nodes(mean.shape[-1], count).to(mean))
+
+
 def eigenroot(values: Tensor, vectors: Tensor, cov: Tensor) -> Tensor:
     """R = V diag(√λ), with a derivative in cov = R Rᵀ where that is in a graph, shape (..., C, C).
 
@@ -172,14 +178,14 @@ def eigenroot(values: Tensor, vectors: Tensor, cov: Tensor) -> Tensor:
 
 
 def log_expected(likelihood: Likelihood, mean: Tensor, root: Tensor, y: Tensor) -> Tensor:
-    """log E[p(y∣f)], f = mean + R z, for a log-concave likelihood, shape (N,), accurate in the tails.
+    """log E[p(y∣f)], f = mean + R z, shape (N,), accurate in the tails.
 
     The nodes are moved to the mode u of p(y∣mean + R u) N(u; 0, I) and reweighted by exp(−uᵀz − ½uᵀu) (the optimal
     drift of Glasserman, Heidelberger & Shahabuddin 1999), so that improbable labels are not left to a few
     extreme nodes.
 
     Args:
-        likelihood: p(y∣f), log-concave in f.
+        likelihood: p(y∣f).
         mean: shape (N, C).
         root: R, shape (N, C, K), of cov = R Rᵀ.
         y: canonical targets of N rows.
@@ -215,7 +221,7 @@ def _drift(likelihood: Likelihood, mean: Tensor, root: Tensor, y: Tensor) -> Ten
     for _ in range(_NEWTON_STEPS):
         f = outputs(u)
         slope = (root.mT @ likelihood.gradient(f, y)[..., None])[..., 0] - u
-        step = torch.linalg.solve(root.mT @ likelihood.hessian(f, y) @ root + identity, slope)
+        step = torch.linalg.solve(root.mT @ likelihood.ggn(f, y).dense() @ root + identity, slope)
         before = objective(u)
         for _ in range(_HALVINGS):
             worse = objective(u + step) < before

@@ -36,10 +36,17 @@ class LabelError(InputError):
         expected, got, row, advice, place = self.args
         return f"y: expected {expected}, got {got} in {place or f'row {row}'}. {advice}"
 
+    def within(self, columns: Sequence[str]) -> LabelError:
+        """The same with the names of the columns of y: of a single one, or of that in which the label is."""
+        expected, got, row, advice, place = self.args
+        column = columns[int(place.rpartition(" ")[2])] if place and len(columns) > 1 else columns[0]
+        return LabelError(expected, got, row, advice, f"row {row} of column {column!r}")
+
     def at(self, first: int, positions: int) -> LabelError:
         """The same in the data as a whole, of which ``first`` labels came before, ``positions`` of them a row."""
-        expected, got, row, advice, _ = self.args
-        return LabelError(expected, got, row, advice, place_of(first + row, positions))
+        expected, got, row, advice, place = self.args
+        _, comma, column = place.partition(",")
+        return LabelError(expected, got, row, advice, place_of(first + row, positions) + comma + column)
 
 
 def place_of(observation: int, positions: int) -> str:
@@ -110,8 +117,9 @@ def read_targets(likelihood: Likelihood, targets: ArrayLike, shape: Sequence[int
     lead = torch.Size(shape[:-1])
     y = targets if len(lead) == 1 else _in_rows(torch.as_tensor(targets), torch.Size(shape))
     positions = lead[1:].numel()
-    if isinstance(y, Tensor) and not torch.isfinite(y).all():
-        index = torch.nonzero(~torch.isfinite(y))[0]
+    wrong = torch.isnan if likelihood.domain.joined else _not_finite
+    if isinstance(y, Tensor) and wrong(y).any():
+        index = torch.nonzero(wrong(y))[0]
         place = place_of(first + int(index[0]), positions)
         raise InputError(f"y: expected finite numbers, got {y[tuple(index)].item()} in {place}. Leave such rows out.")
     try:
@@ -121,6 +129,10 @@ def read_targets(likelihood: Likelihood, targets: ArrayLike, shape: Sequence[int
     if rows.shape[0] != lead.numel():
         raise InputError(f"y: expected {lead.numel()} labels, one for each output, got {rows.shape[0]}.")
     return rows
+
+
+def _not_finite(y: Tensor) -> Tensor:
+    return ~torch.isfinite(y)
 
 
 def warn_of_probabilities(likelihood: Likelihood, f: Tensor) -> None:

@@ -7,11 +7,13 @@ from bayescope.linear.evidence import (
     effective_parameters,
     first_precision,
     maximise_evidence,
+    maximise_group_evidence,
     weight_prior,
 )
 from bayescope.linear.expectations import Expectation, expected_log_likelihood, log_expected_likelihood
+from bayescope.linear.groups import GroupedEvidence, WeightGroups, ascend
 from bayescope.linear.mode import LinearMode, find_mode, laplace, laplace_at, map_at
-from bayescope.linear.regression import conjugate, tune_scales
+from bayescope.linear.regression import conjugate, tune_group_scales, tune_scales
 from bayescope.linear.row_space import RowSpace, require_room
 from bayescope.linear.sampling import metropolis, nuts
 from bayescope.linear.sites import SiteFit, expectation_propagation, fixed_point, logit_tilted, probit_tilted
@@ -24,6 +26,7 @@ __all__ = [
     "Batch",
     "Expansion",
     "Expectation",
+    "GroupedEvidence",
     "LikelihoodExpansion",
     "LinearDensity",
     "LinearMode",
@@ -32,6 +35,8 @@ __all__ = [
     "RowSpace",
     "RowTable",
     "SiteFit",
+    "WeightGroups",
+    "ascend",
     "blocks",
     "compile_density",
     "conjugate",
@@ -47,11 +52,13 @@ __all__ = [
     "logit_tilted",
     "map_at",
     "maximise_evidence",
+    "maximise_group_evidence",
     "metropolis",
     "nuts",
     "probit_tilted",
     "require_room",
     "search_range",
+    "tune_group_scales",
     "tune_precision",
     "tune_scales",
     "variational",

@@ -23,6 +23,8 @@ from bayescope.priors import Prior
 
 # Rows at once: J R, with C outputs and P = C D weights, stays near the core while it is multiplied with itself.
 SPREAD_ROWS = 64
+# Rows of a table on disk that tell where a climb begins.
+CONSTANT_ROWS = 10_000
 
 
 @final
@@ -118,6 +120,10 @@ class LinearDensity:
         """The same table under another prior."""
         return LinearDensity(self.model, self.likelihood, prior, self.table)
 
+    def with_likelihood(self, likelihood: Likelihood) -> LinearDensity:
+        """The same table under another likelihood."""
+        return LinearDensity(self.model, likelihood, self.prior, self.table)
+
     def every(self, stride: int) -> LinearDensity:
         """Every ``stride``-th row, in memory, weighted so that the rows taken count for all."""
         taken = self.table.every(stride)
@@ -127,6 +133,22 @@ class LinearDensity:
     def sum(self, block: Block, *, size: int, copies: int = 1) -> list[Tensor]:
         """Σ over blocks of rows of what ``block`` returns, of ``size`` numbers, for ``copies`` vectors θ at once."""
         return self.table.sum(block, size=size, outputs=self.model.outputs, copies=copies)
+
+    @cached_property
+    def constant(self) -> Tensor:
+        """The weights of about the best constant model, shape (P,): where a climb begins."""
+        theta, targets = torch.zeros(self.dim, dtype=torch.float64), self.some_targets
+        if self.model.bias and len(targets):
+            theta[-self.model.outputs :] = self.likelihood.constant(targets)
+        return self.table.agreed(theta)[0]
+
+    @property
+    def some_targets(self) -> Tensor:
+        """y of this process's rows, or of some of them where they are on disk."""
+        table = self.table
+        held = table if table.memory is not None else table.every(max(1, table.count // CONSTANT_ROWS))
+        assert held.memory is not None
+        return held.memory.targets
 
     def log_likelihood(self, theta: Tensor) -> Tensor:
         """Σ_n w_n log p(y_n∣f_n), shape (...) for θ of shape (..., P)."""
@@ -147,10 +169,15 @@ class LinearDensity:
 
     def value_and_gradient(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """log p(y, θ), a scalar, and its gradient, shape (P,), for θ of shape (P,) on the CPU and without a graph."""
-        log_likelihood, gradient = self.sum(lambda rows: self._slopes(rows, theta), size=self.dim)
+        log_likelihood, gradient = self.likelihood_and_gradient(theta)
         offset = theta - self.prior_mean
         pull = self.prior_precision.multiply(offset)
         return log_likelihood - 0.5 * (offset @ pull) + self._prior_constant, gradient - pull
+
+    def likelihood_and_gradient(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """The log likelihood, a scalar, and its gradient, shape (P,), for θ of shape (P,)."""
+        log_likelihood, gradient = self.sum(lambda rows: self._slopes(rows, theta), size=self.dim)
+        return log_likelihood, gradient
 
     def hessian(self, theta: Tensor) -> Tensor:
         """∂² log p(y, θ)/∂θ², shape (P, P), for θ of shape (P,)."""
@@ -162,8 +189,8 @@ class LinearDensity:
         def block(rows: Batch) -> tuple[Tensor, ...]:
             x, y, _ = rows
             f = self.model.forward(x, theta)
-            log_prob, slope = rows.weighed(self.likelihood.log_prob(f, y)), rows.weighed(self.likelihood.gradient(f, y))
-            return log_prob.sum(), self.pull_back(x, slope), self._curvature(rows, f)
+            log_prob, slope = self.likelihood.log_prob_and_gradient(f, y)
+            return rows.weighed(log_prob).sum(), self.pull_back(x, rows.weighed(slope)), self._curvature(rows, f)
 
         return LikelihoodExpansion(*self.sum(block, size=self.dim**2))
 
@@ -172,6 +199,15 @@ class LinearDensity:
 
         def block(rows: Batch) -> tuple[Tensor]:
             return (self._curvature(rows, self.model.forward(rows.features, theta)),)
+
+        return self.sum(block, size=self.dim**2)[0]
+
+    def ggn(self, theta: Tensor) -> Tensor:
+        """Σ_n w_n J_nᵀ Λ_n J_n at θ with the Λ of the GGN, shape (P, P): never indefinite."""
+
+        def block(rows: Batch) -> tuple[Tensor]:
+            lam = self.likelihood.ggn(self.model.forward(rows.features, theta), rows.targets).dense()
+            return (self.gram(rows.features, rows.weighed(lam)),)
 
         return self.sum(block, size=self.dim**2)[0]
 
@@ -313,7 +349,7 @@ class OutputCovariance:
     def of(cls, model: LinearModel, root: Tensor) -> OutputCovariance:
         """For a root R of the covariance A⁻¹ of θ, shape (P, P)."""
         weights, bias = model.unflat(root.mT)  # (P, C, D) and (P, C): entry p is from column p of R
-        return cls(model, weights.permute(2, 1, 0).reshape(model.features, -1), None if bias is None else bias.mT)
+        return cls(model, weights.permute(2, 1, 0).flatten(1), None if bias is None else bias.mT)
 
     def __call__(self, x: Tensor) -> Tensor:
         """J_n A⁻¹ J_nᵀ of each row x, shape (n, C, C)."""

@@ -12,10 +12,12 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 from bayescope.errors import ConvergenceError, ConvergenceWarning
-from bayescope.linear.density import LikelihoodExpansion, LinearDensity
+from bayescope.linear.density import LikelihoodExpansion, LinearDensity, OutputCovariance
+from bayescope.linear.groups import Evaluation, GroupedEvidence, WeightGroups, ascend, slack
 from bayescope.linear.mode import LARGE_ROWS, SAMPLE_TOLERANCE, LinearMode, Retune, find_mode, sample
+from bayescope.linear.table import Batch
 from bayescope.models import LinearModel
-from bayescope.precision import DensePrecision, Precision
+from bayescope.precision import Precision
 from bayescope.priors import Prior
 from bayescope.processes import warn_once
 
@@ -24,6 +26,8 @@ GRID = 161
 LONGEST = 3.0
 # The slope of the log evidence, per unit of log α, that is taken for zero.
 FLAT = 1e-7
+# That of a group of a large table, whose mode is found to fewer digits.
+LARGE_FLAT = 1e-4
 
 
 @final
@@ -48,19 +52,18 @@ class Expansion:
 
     @classmethod
     def at(
-        cls, theta: Tensor, reading: LikelihoodExpansion, model: LinearModel, intercept: float, slope: float = 0.0
+        cls,
+        theta: Tensor,
+        reading: LikelihoodExpansion,
+        model: LinearModel,
+        intercept: float | None,
+        slope: float = 0.0,
     ) -> Expansion:
         """The expansion at θ, for the intercept's fixed prior precision."""
-        weights = model.outputs * model.features
-        curvature, linear = reading.curvature, reading.curvature @ theta + reading.gradient
-        block, linear_weights = curvature[:weights, :weights], linear[:weights]
-        if model.bias:
-            bias = curvature[weights:, weights:] + intercept * torch.eye(model.outputs, dtype=torch.float64)
-            gain = torch.linalg.solve(bias, curvature[weights:, :weights]).mT
-            block = block - gain @ curvature[weights:, :weights]
-            linear_weights = linear_weights - gain @ linear[weights:]
-        values, vectors = torch.linalg.eigh(0.5 * (block + block.mT))
-        return cls(values.numpy(), (vectors.mT @ linear_weights).square().numpy(), slope)
+        block, linear_weights = _of_weights(theta, reading, model, intercept)
+        values, vectors = torch.linalg.eigh(block)
+        # A likelihood that is not log-concave may be slightly indefinite without the prior.
+        return cls(values.clamp(min=0.0).numpy(), (vectors.mT @ linear_weights).square().numpy(), slope)
 
     def log_evidence(self, t: np.ndarray) -> np.ndarray:
         """log Z up to a constant, for t of shape (T,)."""
@@ -91,6 +94,21 @@ class Expansion:
         return float(brentq(lambda t: float(self.derivative(t)), left, right, xtol=1e-13, rtol=1e-14))
 
 
+def _of_weights(
+    theta: Tensor, reading: LikelihoodExpansion, model: LinearModel, intercept: float | None
+) -> tuple[Tensor, Tensor]:
+    """S, shape (K, K), and ρ, shape (K,), of the expansion at θ with the intercept integrated out."""
+    weights = model.outputs * model.features
+    curvature, linear = reading.curvature, reading.curvature @ theta + reading.gradient
+    block, linear_weights = curvature[:weights, :weights], linear[:weights]
+    if model.bias:
+        bias = curvature[weights:, weights:] + (intercept or 0.0) * torch.eye(model.outputs, dtype=torch.float64)
+        gain = torch.linalg.solve(bias, curvature[weights:, :weights]).mT
+        block = block - gain @ curvature[weights:, :weights]
+        linear_weights = linear_weights - gain @ linear[weights:]
+    return 0.5 * (block + block.mT), linear_weights
+
+
 @final
 class PrecisionSearch:
     """A search for the best t, one step after each reading, while θ moves as well: it holds the state of one search.
@@ -104,7 +122,7 @@ class PrecisionSearch:
         slack: the derivative that is left at the last reading, after its step; 0 at a bound that holds the search.
     """
 
-    def __init__(self, density: LinearDensity, intercept: float, bounds: tuple[float, float], t: float) -> None:
+    def __init__(self, density: LinearDensity, intercept: float | None, bounds: tuple[float, float], t: float) -> None:
         self.t, self.slope, self.slack = t, 0.0, math.inf
         self._density, self._intercept, self._bounds = density, intercept, bounds
         self._last, self._limit = 0.0, LONGEST
@@ -137,7 +155,6 @@ class PrecisionSearch:
 # is flat to ten digits.
 BOUNDS = (1e-10, 1e6)
 BOUND_ROWS = 10_000  # enough of them to find the bounds
-SHIFT_STEP = 3e-4  # the largest change of an output f: Λ changes by as large a part of itself
 USELESS = 1e-3
 MAX_CLIMBS = 50
 
@@ -149,13 +166,13 @@ class TunedMode:
 
     Attributes:
         mode: the mode; its density has the tuned prior.
-        prior_precision: α.
+        prior_precision: α; one a feature, shape (D,), for groups: infinity where the evidence switches a group off.
         effective_parameters: γ = K − α tr Σ_ww, how many of the K weights the data determine.
         useless: whether γ is next to nothing: the evidence rises or is flat as α → ∞, for features that tell nothing.
     """
 
     mode: LinearMode
-    prior_precision: float
+    prior_precision: float | Tensor
     effective_parameters: float
     useless: bool = False
 
@@ -165,13 +182,16 @@ def weight_prior(model: LinearModel, prior_precision: Tensor | float, intercept_
 
     Args:
         model: whose weights.
-        prior_precision: a number or shape (D,), in one over (the unit of f per unit of x) squared.
+        prior_precision: a number or shape (D,), in one over (the unit of f per unit of x) squared; 0 for a flat prior
+            of all weights and the intercept.
         intercept_prior_precision: in one over the unit of f squared; ``None`` for a flat intercept.
     """
     each = torch.as_tensor(prior_precision, dtype=torch.float64).expand(model.features).repeat(model.outputs)
+    if each.numel() and bool((each == 0).all()):
+        return Prior(flat=model.dim)
     intercepts = model.outputs if model.bias else 0
     if intercept_prior_precision is None:
-        return Prior(each, flat=intercepts)
+        return Prior(each if len(each) else 1.0, flat=intercepts)
     return Prior(torch.cat([each, each.new_full((intercepts,), intercept_prior_precision)]))
 
 
@@ -190,7 +210,7 @@ def effective_parameters(model: LinearModel, prior: Prior, precision: Precision)
 
 
 def maximise_evidence(
-    density: LinearDensity, *, intercept_prior_precision: float, climbs: int = MAX_CLIMBS
+    density: LinearDensity, *, intercept_prior_precision: float | None, climbs: int = MAX_CLIMBS
 ) -> TunedMode:
     """Finds the scalar precision α of the weights that maximises Laplace's log evidence, and the mode under it.
 
@@ -201,17 +221,16 @@ def maximise_evidence(
 
         s = −½ tr(A⁻¹ dH/d log α)
 
-    is O(P/N). It is found by a central difference of log∣A∣ along the shift, and the search goes on from about
-    MacKay's α to the root of d log Z/d log α = ½ (γ − α‖w‖²) + s: the result is the maximum of log Z itself. On a large
-    table MacKay's α is found exactly, and s comes from a fixed sample of the rows and stays, which leaves
-    ∣d log Z/d log α∣ below 1e-4.
+    is O(P/N). It is found in one more pass (`determinant_slope`), and the search goes on from about MacKay's α to the
+    root of d log Z/d log α = ½ (γ − α‖w‖²) + s: the result is the maximum of log Z itself. On a large table MacKay's α
+    is found exactly, and s comes from a fixed sample of the rows and stays, which leaves ∣d log Z/d log α∣ below 1e-4.
 
     The search is confined to `BOUNDS` times the largest eigenvalue of the curvature at θ = 0 (that of S, the intercept
     integrated out). It goes uphill to the nearest maximum; for data that a plane separates there can be another.
 
     Args:
         density: the table, the model and the likelihood; its prior is not used.
-        intercept_prior_precision: the fixed precision of the intercept.
+        intercept_prior_precision: the fixed precision of the intercept; ``None`` for a flat one.
         climbs: to the mode of a large table, at most, until α rests.
 
     Warns:
@@ -249,8 +268,182 @@ def maximise_evidence(
     return TunedMode(mode, math.exp(t), gamma, useless=gamma < USELESS)
 
 
-def first_precision(density: LinearDensity, intercept_prior_precision: float) -> float:
-    """Where a search for α begins: its best value for the likelihood's quadratic expansion at θ = 0."""
+# While the mode is sought, the weights of a group that is switched off have this many times their curvature for a prior
+# precision: they are 0 but for the last digits of the others.
+SWITCHED_OFF = 1e12
+# Newton's steps of the groups' precisions after a reading: the next reading moves them on.
+CLIMB = 2
+
+
+def maximise_group_evidence(
+    density: LinearDensity, groups: WeightGroups, *, intercept_prior_precision: float | None
+) -> TunedMode:
+    """Finds the prior precision of each group of weights at a maximum of Laplace's log evidence.
+
+    As in `maximise_evidence`, after each pass over the rows the precisions go to the nearest maximum of the expansion's
+    evidence (`GroupedEvidence`), at no further pass. What moves with the mode beside it, s_g = −½ tr(A⁻¹ dH/d log α_g),
+    comes for all groups from one more pass: with c = ∂log∣H∣/∂θ = Σ_n J_nᵀ tr(J_n A⁻¹J_nᵀ ∂Λ_n/∂f), it is
+    ½ Σ_{j∈g} (A⁻¹c)_j α_j θ̂_j. The result does not depend on the order of the features, nor on their units.
+
+    Args:
+        density: the table, the model and the likelihood; its prior is not used.
+        groups: of the features.
+        intercept_prior_precision: the fixed precision of the intercept; ``None`` for a flat one.
+
+    Returns:
+        The precisions and the mode, in which the weights of groups that are switched off are 0 but for last digits.
+
+    Raises:
+        ConvergenceError: if the mode is not reached, or the precisions do not come to rest.
+
+    Warns:
+        ConvergenceWarning: if the evidence of a group rises as its prior becomes flat.
+    """
+    large = density.table.count >= LARGE_ROWS
+    some = sample(density) if large else density
+    search = _GroupSearch(some.every(max(1, some.table.count // BOUND_ROWS)), groups, intercept_prior_precision)
+    start = None
+    if large:
+        start = find_mode(some.with_prior(search.prior), retune=search.step, tolerance=SAMPLE_TOLERANCE).theta
+    search.mode = find_mode(density.with_prior(search.prior), start, retune=search.step)
+    precision = search.settled(LARGE_FLAT if large else FLAT)
+    gamma = _at_mode(search.mode)
+    return TunedMode(search.mode, precision, gamma, useless=gamma < USELESS)
+
+
+@final
+class _GroupSearch:
+    """A search for the precisions of groups: a step after each reading while θ moves as well, then from mode to mode.
+
+    The length of a step is bounded for each group, and the more so the more often it turned round.
+
+    Attributes:
+        mode: the last mode.
+    """
+
+    mode: LinearMode
+
+    def __init__(self, density: LinearDensity, groups: WeightGroups, intercept: float | None) -> None:
+        self._density, self._groups, self._intercept = density, groups, intercept
+        start = density.constant
+        curvature, linear = _of_weights(start, density.read(start), density.model, intercept)
+        index = groups.of_weights(density.model)
+        scale = GroupedEvidence.scales(curvature, index, len(groups.given))
+        curvature, linear, self._scale = density.table.agreed(curvature, linear, scale)
+        first = self._expansion(curvature, linear)
+        self._low, self._high = first.bounds((0.0, 0.0))
+        self._z = first.start(self._low, self._high)
+        self._last, self._limit = torch.zeros_like(self._z), torch.full_like(self._z, LONGEST)
+        self._before: tuple[Tensor, Tensor] | None = None
+        self._lacking = torch.zeros(len(self._z), len(self._z), dtype=torch.float64)
+
+    @property
+    def prior(self) -> Prior:
+        """The prior now, proper also for groups that are switched off."""
+        cap = torch.where(self._groups.fixed, math.inf, SWITCHED_OFF * self._units)
+        each = torch.minimum(1.0 / self._variances, cap)
+        return weight_prior(self._density.model, each[self._groups.index], self._intercept)
+
+    def step(self, theta: Tensor, reading: LikelihoodExpansion) -> Prior:
+        """Moves the precisions after a reading at θ."""
+        evidence = self._expansion(*_of_weights(theta, reading, self._density.model, self._intercept))
+        wanted = ascend(evidence, self._z, self._low, self._high, tolerance=FLAT, steps=CLIMB) - self._z
+        turned, far = wanted * self._last < 0.0, wanted.abs() > self._limit
+        grown = torch.where(far, (1.5 * self._limit).clamp(max=LONGEST), self._limit)
+        self._limit = torch.where(turned, 0.5 * self._limit, grown)
+        self._last = wanted.clamp(-self._limit, self._limit)
+        (self._z,) = self._density.table.agreed((self._z + self._last).clamp(self._low, self._high))
+        return self.prior
+
+    def settled(self, tolerance: float) -> Tensor:
+        """Climbs on, from mode to mode, to where log Z has no larger slope; the precision of each feature, (D,).
+
+        Raises:
+            ConvergenceError: if there is none.
+        """
+        self._z = ascend(self._at_mode, self._z, self._low, self._high, tolerance=tolerance)
+        rise = float(slack(self._z, self._at_mode(self._z)[1], self._low, self._high).abs().max())
+        if rise > 100.0 * tolerance:
+            raise ConvergenceError(
+                f"prior_precision: expected the evidence to be stationary, got a slope of {rise:.3g}. Give the prior "
+                "precision as a number."
+            )
+        if bool(((self._z >= self._high) & (self._low < self._high)).any()):
+            warn_once(
+                "prior_precision: the evidence of a group of weights rises as their prior becomes flat; the search "
+                f"stopped at {1.0 / float(self._variances.max()):.3g}. Give positive numbers.",
+                ConvergenceWarning,
+            )
+        given = self._groups.given
+        return torch.where(given.isnan(), 1.0 / self._variances, given)[self._groups.index]
+
+    def _at_mode(self, z: Tensor) -> Evaluation:
+        """Laplace's log Z at z and its gradient, with the Hessian of the expansion's."""
+        self._z = z
+        self.mode = mode = find_mode(self.mode.density.with_prior(self.prior), self.mode.theta)
+        model, prior = mode.density.model, mode.density.prior_precision.diagonal()
+        weights = model.outputs * model.features
+        shift = (prior * mode.precision.solve(determinant_slope(mode)))[:weights]
+        pull = self._groups.sums(-0.5 * shift * (prior * mode.theta)[:weights], model)
+        slope = torch.where(self._groups.fixed, 0.0, pull * z[:-1].exp() / self._units)
+        evidence = self._expansion(*_of_weights(mode.theta, mode.reading, model, self._intercept))
+        _, gradient, hessian = evidence(z)
+        gradient[:-1] += slope
+        value = mode.log_joint - 0.5 * mode.precision.logdet()
+        value, gradient, hessian = mode.density.table.agreed(value, gradient, hessian)
+        hessian = hessian + self._learnt_curvature(z, gradient, hessian)
+        return float(value), gradient, hessian
+
+    def _learnt_curvature(self, z: Tensor, gradient: Tensor, hessian: Tensor) -> Tensor:
+        """What the expansion's Hessian lacks, from the gradients so far: structured symmetric updates of rank one.
+
+        Dennis, Gay and Welsch (1981), "An adaptive nonlinear least-squares algorithm"; the update is that of Broyden.
+        """
+        if self._before is not None:
+            step, change = z - self._before[0], gradient - self._before[1]
+            rest = change - (hessian + self._lacking) @ step
+            along = float(rest @ step)
+            if abs(along) > 1e-8 * float(rest.norm() * step.norm()):
+                self._lacking = self._lacking + torch.outer(rest, rest) / along
+        self._before = z, gradient
+        return self._lacking
+
+    @property
+    def _variances(self) -> Tensor:
+        return torch.where(self._groups.fixed, 1.0 / self._groups.given, self._z[:-1].expm1() / self._units)
+
+    @property
+    def _units(self) -> Tensor:
+        return torch.where(self._scale > 0, self._scale, 1.0)
+
+    def _expansion(self, curvature: Tensor, linear: Tensor) -> GroupedEvidence:
+        index = self._groups.of_weights(self._density.model)
+        return GroupedEvidence(curvature, linear, index, self._groups.given, self._scale)
+
+
+def determinant_slope(mode: LinearMode) -> Tensor:
+    """∂log∣A∣/∂θ = Σ_n J_nᵀ tr(J_n A⁻¹J_nᵀ ∂Λ_n/∂f) at a mode, shape (P,), by autograd of each Λ."""
+    density, likelihood = mode.density, mode.density.likelihood
+    spread = output_covariance(mode)
+
+    def block(rows: Batch) -> tuple[Tensor]:
+        f = density.model.forward(rows.features, mode.theta).requires_grad_()
+        with torch.enable_grad():
+            total = (spread(rows.features) * likelihood.hessian(f, rows.targets)).sum()
+        slopes = torch.autograd.grad(total, f)[0] if total.requires_grad else torch.zeros_like(f)
+        return (density.pull_back(rows.features, rows.weighed(slopes.detach())),)
+
+    return density.sum(block, size=density.dim, copies=density.dim)[0]
+
+
+def output_covariance(mode: LinearMode) -> OutputCovariance:
+    """J A⁻¹ Jᵀ of rows under Laplace's posterior at a mode."""
+    root = mode.precision.sqrt_solve(torch.eye(mode.density.dim, dtype=torch.float64))
+    return OutputCovariance.of(mode.density.model, root)
+
+
+def first_precision(density: LinearDensity, intercept_prior_precision: float | None) -> float:
+    """Where a search for α begins: its best value for the likelihood's quadratic expansion at a constant model."""
     few = density.every(max(1, density.table.count // BOUND_ROWS))
     return math.exp(_bounds(few, intercept_prior_precision)[1])
 
@@ -300,7 +493,7 @@ def _stationary(slope: _TotalSlope, start: float, bounds: tuple[float, float]) -
 class _TotalSlope:
     """d log Z/dt at t = log α, with the mode's shift; modes that were found are where the next climb starts."""
 
-    def __init__(self, mode: LinearMode, intercept: float) -> None:
+    def __init__(self, mode: LinearMode, intercept: float | None) -> None:
         self._mode, self._intercept = mode, intercept
         self._known: dict[float, float] = {}
 
@@ -338,10 +531,10 @@ def precision_range(largest: float, rows: float) -> tuple[float, float, bool]:
     return low, high, largest > 0.0
 
 
-def _bounds(density: LinearDensity, intercept: float) -> tuple[tuple[float, float], float]:
-    """The range of log α, and where the search begins: the expansion's best α at θ = 0, if it lets the weights move."""
-    zero = torch.zeros(density.dim, dtype=torch.float64)
-    expansion = Expansion.at(zero, density.read(zero), density.model, intercept)
+def _bounds(density: LinearDensity, intercept: float | None) -> tuple[tuple[float, float], float]:
+    """The range of log α, and where the search begins: the best α about a constant model if it lets weights move."""
+    constant = density.constant
+    expansion = Expansion.at(constant, density.read(constant), density.model, intercept)
     low, high, informed = precision_range(float(expansion.values[-1]), density.table.total)
     start = min(expansion.highest(low, high), high - math.log(BOUNDS[1])) if informed else high
     low, high, start = _agreed(density, low, high, start)
@@ -349,18 +542,8 @@ def _bounds(density: LinearDensity, intercept: float) -> tuple[tuple[float, floa
 
 
 def _shift_slope(mode: LinearMode) -> float:
-    """−½ d log∣H(θ̂) + P₀∣ / d log α through θ̂ alone, by a central difference along dθ̂/d log α = −A⁻¹ P_w θ̂."""
+    """−½ d log∣H(θ̂) + P₀∣ / d log α through θ̂ alone, which moves by dθ̂/d log α = −A⁻¹ P_w θ̂."""
     density = mode.density
-    weights = density.model.outputs * density.model.features
     pull = density.prior_precision.diagonal() * mode.theta
-    pull[weights:] = 0.0
-    shift = -mode.precision.solve(pull)
-    largest = density.largest_output(shift)
-    if largest == 0.0:
-        return 0.0
-    step = SHIFT_STEP / largest
-    prior = density.prior_precision.to_dense()
-    upper, lower = (
-        DensePrecision(density.curvature(mode.theta + sign * step * shift) + prior).logdet() for sign in (1.0, -1.0)
-    )
-    return _agreed(density, float(-0.5 * (upper - lower) / (2.0 * step)))[0]
+    pull[density.model.outputs * density.model.features :] = 0.0
+    return _agreed(density, float(0.5 * determinant_slope(mode) @ mode.precision.solve(pull)))[0]

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import UnsupportedError
-from bayescope.likelihoods import Likelihood
+from bayescope.likelihoods import Gaussian, Likelihood, MultivariateGaussian, WithOffset, variances
+from bayescope.likelihoods.elementwise import Elementwise
 from bayescope.quadrature import activation_nodes, normal_nodes
 
 # Rows × nodes × outputs that are worked on at once: what is computed from them stays in a core's cache.
@@ -43,7 +44,8 @@ def expected_log_likelihood(
 ) -> Expectation:
     """E[log p(y∣f)] and its derivatives for each of N rows f ~ N(mean, cov).
 
-    One output and a class label: a one-dimensional quadrature, right to 1e-10. A Gaussian outcome: the closed form.
+    One output and a class label: a one-dimensional quadrature, right to 1e-10. Numbers that depend on an output each:
+    that quadrature or a closed form for each of them. A Gaussian outcome: the closed form.
     More than two classes: `nodes` fixed quasi-Monte-Carlo points.
 
     Args:
@@ -57,16 +59,30 @@ def expected_log_likelihood(
         UnsupportedError: if no rule is known for the likelihood; the message lists those that have one.
     """
     outputs = mean.shape[-1]
-    if likelihood.noise_variance is not None:
+    if isinstance(likelihood, WithOffset):
+        at = likelihood.moved(mean, y)
+        return expected_log_likelihood(likelihood.likelihood, at, cov, likelihood.outcomes(y), nodes=nodes)
+    if isinstance(likelihood, Elementwise):
+        parts = zip(*(each.split(BLOCK_ENTRIES // 128) for each in (mean, variances(cov), y)), strict=True)
+        sums = zip(*(likelihood.expected_log_density(*part) for part in parts), strict=True)
+        log_prob, gradient, curvature = (torch.cat(each) for each in sums)
+        return Expectation(log_prob.sum(-1), gradient, torch.diag_embed(curvature))
+    if likelihood.parts:
+        columns = zip(likelihood.parts, mean.split(1, -1), variances(cov).split(1, -1), y.split(1, -1), strict=True)
+        each = [expected_log_likelihood(part, m, v[..., None], column) for part, m, v, column in columns]
+        sums = zip(*((e.log_prob[:, None], e.gradient, e.curvature[..., 0]) for e in each), strict=True)
+        log_prob, gradient, curvature = (torch.cat(some, -1) for some in sums)
+        return Expectation(log_prob.sum(-1), gradient, torch.diag_embed(curvature))
+    if isinstance(likelihood, Gaussian | MultivariateGaussian):
         return _quadratic(likelihood, mean, cov, y)
-    if likelihood.domain.kind == "binary" and outputs == 1:
+    if likelihood.domain.kind in ("binary", "ordered") and outputs == 1:
         parts = zip(*(each.split(BLOCK_ENTRIES // 128) for each in (mean, cov, y)), strict=True)
         blocks = [_over_activation(likelihood, *part) for part in parts]
         return Expectation(*(torch.cat(each) for each in zip(*blocks, strict=True)))
     if likelihood.domain.kind == "classes":
         return _over_contrasts(likelihood, mean, cov, y, _matched_nodes(outputs - 1, nodes))
     raise UnsupportedError(
-        f"likelihood: expected a Bernoulli with one output, a Categorical or a Gaussian, got {likelihood.name} with "
+        f"likelihood: expected classes, or numbers that depend on an output each, got {likelihood.name} with "
         f"{outputs} outputs."
     )
 

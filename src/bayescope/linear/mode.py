@@ -10,7 +10,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from bayescope.errors import ConvergenceError
+from bayescope.errors import ConvergenceError, NotPositiveDefiniteError
 from bayescope.linear.density import Again, LikelihoodExpansion, LinearDensity
 from bayescope.posterior import GaussianPosterior, PointPosterior, Record
 from bayescope.precision import DensePrecision
@@ -26,10 +26,10 @@ STRIDE = 17
 # Such a sample takes no more memory than this: of more rows fewer are taken, however many there are.
 SAMPLE_BYTES = 2**25
 SAMPLE_TOLERANCE = 0.3
-# A large table stops within LARGE_TOLERANCE: the last step costs no pass, and the precision is that of a point 1e-6 sds
-# from the mode, where it differs by about 1e-6/√N of itself.
+# A large table stops within LARGE_TOLERANCE: the last step costs no pass and leaves about its square, and the precision
+# is that of a point 1e-4 sds from the mode, where it differs by about 1e-4/√N < 3e-7 of itself.
 LARGE_ROWS = 200_000
-LARGE_TOLERANCE = 1e-6
+LARGE_TOLERANCE = 1e-4
 MAX_STEPS = 200
 ARMIJO = 1e-4
 ROUNDING = 64 * torch.finfo(torch.float64).eps
@@ -47,7 +47,7 @@ class LinearMode:
         theta: the weights, shape (P,).
         log_joint: log p(y, θ).
         precision: the negative Hessian of the log joint.
-        reading: the likelihood alone, as last read.
+        reading: the likelihood alone, as last read, with the curvature that is definite together with the prior's.
         step: Newton's step from where the rows were last read.
         decrement: how far the last reading was from the mode, in posterior standard deviations.
         trace: "log_joint" and "decrement" of each step on all rows.
@@ -66,9 +66,13 @@ class LinearMode:
     def of(cls, density: LinearDensity, theta: Tensor, reading: LikelihoodExpansion) -> LinearMode:
         """Solve for Newton's step from a reading of the rows at θ."""
         gradient = reading.gradient - density.prior_precision.multiply(theta - density.prior_mean)
-        precision = DensePrecision(
-            reading.curvature + density.prior_precision.to_dense(), name="the precision of the log joint"
-        )
+        prior, name = density.prior_precision.to_dense(), "the precision of the log joint"
+        try:
+            precision = DensePrecision(reading.curvature + prior, name=name)
+        except NotPositiveDefiniteError:
+            # Away from the mode of a likelihood that is not log-concave its GGN gives a direction that ascends.
+            reading = replace(reading, curvature=density.ggn(theta))
+            precision = DensePrecision(reading.curvature + prior, name=name)
         step = precision.solve(gradient)
         log_joint = reading.log_likelihood + density.prior.log_prob(theta)
         decrement = (gradient @ step).clamp(min=0.0).sqrt()
@@ -87,12 +91,13 @@ def find_mode(
     """Climbs to argmax_θ log p(y, θ) by Newton's method, with the exact Hessian and Armijo backtracking.
 
     The log joint of a log-concave likelihood under a Gaussian prior has one mode and a positive definite precision
-    everywhere, so that the climb converges from any start, on separable data too. Where rows abound the climb begins
-    on a fixed choice of them, each counting for those left out, and from a choice of those.
+    everywhere, so that the climb converges from any start, on separable data too. For other likelihoods a step takes
+    the GGN where the Hessian is not definite, and the climb ends at the mode that is uphill of the start. Where rows
+    abound the climb begins on a fixed choice of them, each counting for those left out, and from a choice of those.
 
     Args:
         density: the log joint.
-        start: where to begin, shape (P,); zero by default.
+        start: where to begin, shape (P,); the best constant model by default.
         retune: called with θ and the reading there after each pass; the climb goes on under the prior that it
             returns. The fixed point is a mode under the prior that `retune` returns at the mode.
         tolerance: the decrement to stop at; `TOLERANCE`, or `LARGE_TOLERANCE` for a large table, by default.
@@ -100,18 +105,16 @@ def find_mode(
 
     Raises:
         ConvergenceError: if the mode is not reached.
-        NotPositiveDefiniteError: if the curvature is not positive definite, for a likelihood that is not log-concave.
+        NotPositiveDefiniteError: if the curvature is not positive definite: columns are linear combinations of others,
+            and nothing holds their weights.
     """
     if start is None and density.table.count >= max(SAMPLED_ROWS, SAMPLED_SHARE * density.dim):
         sampled = find_mode(sample(density), retune=retune, tolerance=SAMPLE_TOLERANCE)
         start, density = sampled.theta, density.with_prior(sampled.density.prior)
     if tolerance is None:
         tolerance = LARGE_TOLERANCE if density.table.count >= LARGE_ROWS else TOLERANCE
-    theta = torch.zeros(density.dim, dtype=torch.float64) if start is None else start
-    reading = density.read(theta)
-    if retune is not None:
-        density = density.with_prior(retune(theta, reading))
-    point = LinearMode.of(density, theta, reading)
+    theta = density.constant if start is None else start
+    point = _retuned(LinearMode.of(density, theta, density.read(theta)), retune)
     trace: dict[str, list[float]] = {"log_joint": [], "decrement": []}
     for _ in range(steps):
         trace["log_joint"].append(float(point.log_joint))
@@ -136,21 +139,25 @@ def sample(density: LinearDensity) -> LinearDensity:
 def _advance(point: LinearMode, retune: Retune | None) -> LinearMode:
     """Newton's step, halved until the log joint rises by a share of what its slope promises."""
     density, length = point.density, 1.0
-    while True:
+    while length >= 1e-10:
         theta = point.theta + length * point.step
-        trial = LinearMode.of(density, theta, density.read(theta))
+        reading = density.read(theta)
+        log_joint = reading.log_likelihood + density.prior.log_prob(theta)
         slack = ROUNDING * (1.0 + abs(float(point.log_joint)))
-        if trial.log_joint >= point.log_joint + ARMIJO * length * point.decrement**2 - slack:
-            break
+        if log_joint >= point.log_joint + ARMIJO * length * point.decrement**2 - slack:
+            return _retuned(LinearMode.of(density, theta, reading), retune)
         length *= 0.5
-        if length < 1e-10:
-            raise ConvergenceError(
-                f"mode: the log joint does not rise along Newton's step (decrement {point.decrement:.3g}). "
-                "The likelihood may not be log-concave, or the features differ too much in scale: standardise them."
-            )
+    raise ConvergenceError(
+        f"mode: the log joint does not rise along Newton's step (decrement {point.decrement:.3g}). "
+        "The likelihood may not be log-concave, or the features differ too much in scale: standardise them."
+    )
+
+
+def _retuned(point: LinearMode, retune: Retune | None) -> LinearMode:
+    """The same weights under the prior that ``retune`` returns."""
     if retune is None:
-        return trial
-    return LinearMode.of(density.with_prior(retune(theta, trial.reading)), theta, trial.reading)
+        return point
+    return LinearMode.of(point.density.with_prior(retune(point.theta, point.reading)), point.theta, point.reading)
 
 
 def _stalled(decrements: list[float], point: LinearMode) -> bool:

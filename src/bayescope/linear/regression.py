@@ -13,7 +13,8 @@ from torch import Tensor
 
 from bayescope.errors import BayescopeWarning, ConvergenceWarning, InputError
 from bayescope.linear.density import LinearDensity
-from bayescope.linear.evidence import GRID, precision_range
+from bayescope.linear.evidence import FLAT, GRID, precision_range
+from bayescope.linear.groups import GroupedEvidence, WeightGroups, ascend
 from bayescope.linear.mode import find_mode, laplace_at
 from bayescope.linear.table import Batch
 from bayescope.posterior import GaussianPosterior
@@ -53,13 +54,14 @@ class Scales:
     """The prior precision of the weights and the noise variance that maximise the log evidence.
 
     Attributes:
-        prior_precision: α, in one over (the unit of y per unit of x) squared.
+        prior_precision: α, in one over (the unit of y per unit of x) squared; one a feature, shape (D,), for groups.
         noise_variance: 1/β, in the unit of y squared.
         log_evidence: the log evidence there.
-        useless: whether the evidence still rises as α → ∞: the features tell nothing of y, and α/β is the upper bound.
+        useless: whether the evidence still rises as α → ∞: the features tell nothing of y, and α/β is the upper bound,
+            or infinity for groups.
     """
 
-    prior_precision: float
+    prior_precision: float | Tensor
     noise_variance: float
     log_evidence: float
     useless: bool = False
@@ -102,61 +104,127 @@ def tune_scales(
             `BOUNDS` times the largest λ, or the noise at one of `NOISE_BOUNDS` times the mean squared deviation of y.
         BayescopeWarning: if y is constant and the noise is to be learnt: the noise is then next to nothing.
     """
-    spectrum = _RegressionSpectrum.of(density, intercept_prior_precision, scale)
-    if noise_variance is None and spectrum.constant:
-        value = spectrum.mean / math.sqrt(spectrum.rows)
-        noise_variance = (CONSTANT_NOISE * (abs(value) or 1.0)) ** 2
-        warn_once(
-            f"y: expected numbers that vary, got the constant {value:.6g} in each row. It leaves no noise to learn, so "
-            f"that each prediction is this constant with a standard deviation of {noise_variance**0.5:.3g}. Give "
-            "noise_variance= if y is known to be noisy.",
-            BayescopeWarning,
-        )
-    if noise_variance is None and spectrum.rows < FEWEST_ROWS:
-        raise InputError(
-            f"sample_weight: expected weights that count at least {FEWEST_ROWS} rows in all, from which noise can be "
-            f"learnt, got a sum of {spectrum.rows:.3g}. Divide the weights by their mean, or give noise_variance=."
-        )
+    sums = _RegressionSums.of(density, scale)
+    spectrum, noise_variance = _RegressionSpectrum.of(sums, intercept_prior_precision), _noise(sums, noise_variance)
     search = _ScaleSearch.over(spectrum, prior_precision, noise_variance)
     (q,) = density.table.agreed(search.maximum())
     alpha, beta = (search.offset + search.matrix @ q).exp().tolist()
     useless, unbounded = search.ends(q)
     if unbounded:
-        warn_once(
-            f"prior_precision, noise_variance: the evidence has no maximum within range; {alpha:.3g} and "
-            f"{1.0 / beta:.3g} are used. y is explained without noise, or the prior is flat. Give them as numbers.",
-            ConvergenceWarning,
-        )
+        _warn_unbounded(alpha, beta)
     return Scales(alpha, 1.0 / beta, float(search.log_evidence(q)), useless)
+
+
+def tune_group_scales(
+    density: LinearDensity,
+    groups: WeightGroups,
+    *,
+    intercept_prior_precision: float | None,
+    noise_variance: float | None = None,
+) -> Scales:
+    """Maximises the exact log evidence over a prior precision for each group of weights, and over the noise.
+
+    The table is read twice. Its Gram matrix has the intercept's column too, where that has a prior.
+
+    Args:
+        density: the table; its prior and noise are not used.
+        groups: of the features.
+        intercept_prior_precision: ``None`` for a flat intercept.
+        noise_variance: if it is known; else it is learnt.
+
+    Returns:
+        The scales; the prior precisions have shape (D,), infinity where a group is switched off.
+
+    Raises:
+        InputError: as `tune_scales`.
+
+    Warns:
+        ConvergenceWarning: if the maximum is at a bound other than that of groups that are switched off.
+        BayescopeWarning: as `tune_scales`.
+    """
+    sums = _RegressionSums.of(density)
+    noise_variance = _noise(sums, noise_variance)
+    gram, projected, index, given = sums.gram, sums.projected, groups.index, groups.given
+    rows, squares = sums.rows, sums.squares
+    if density.model.bias and intercept_prior_precision is None:
+        rows -= 1.0
+    elif density.model.bias:
+        column = torch.cat([sums.centre * sums.rows, gram.new_full((1,), sums.rows)])
+        gram = torch.cat([gram + sums.rows * torch.outer(sums.centre, sums.centre), column[None, :-1]])
+        gram = torch.cat([gram, column[:, None]], 1)
+        projected = torch.cat([projected, projected.new_zeros(1)]) + column * sums.mean
+        index, squares = torch.cat([index, index.new_tensor([len(given)])]), squares + sums.rows * sums.mean**2
+        given = torch.cat([given, given.new_tensor([intercept_prior_precision])])
+    scale = GroupedEvidence.scales(gram, index, len(given))
+    evidence = GroupedEvidence(gram, projected, index, given, scale, rows, squares)
+    deviation = max(sums.squares / sums.rows, np.finfo(float).tiny)
+    ends = [each * deviation for each in NOISE_BOUNDS] if noise_variance is None else [noise_variance] * 2
+    highest, lowest = (-math.log(each) for each in ends)
+    low, high = evidence.bounds((lowest, highest))
+    z = ascend(evidence, evidence.start(low, high), low, high, tolerance=FLAT)
+    (z,) = density.table.agreed(z)
+    beta = float(z[-1].exp())
+    at_end = (z >= high - 1e-6) & (low < high)
+    if bool(at_end.any()) or (lowest < highest and float(z[-1]) <= lowest + 1e-6):
+        _warn_unbounded(beta / float(evidence.variances(z).max()), beta)
+    constant = rows * math.log(2.0 * math.pi) + (math.log(sums.rows) if rows < sums.rows else 0.0)
+    precision = torch.where(given.isnan(), beta / evidence.variances(z), given)[groups.index]
+    return Scales(precision, 1.0 / beta, evidence(z)[0] - 0.5 * constant, bool(precision.isinf().all()))
+
+
+def _warn_unbounded(alpha: float, beta: float) -> None:
+    warn_once(
+        f"prior_precision, noise_variance: the evidence has no maximum within range; {alpha:.3g} and "
+        f"{1.0 / beta:.3g} are used. y is explained without noise, or the prior is flat. Give them as numbers.",
+        ConvergenceWarning,
+    )
+
+
+def _noise(sums: _RegressionSums, noise_variance: float | None) -> float | None:
+    """The noise variance if it is known: as it was given, or next to nothing for a constant y."""
+    if noise_variance is not None:
+        return noise_variance
+    if sums.constant:
+        noise_variance = (CONSTANT_NOISE * (abs(sums.mean) or 1.0)) ** 2
+        warn_once(
+            f"y: expected numbers that vary, got the constant {sums.mean:.6g} in each row. It leaves no noise to "
+            f"learn, so that each prediction is this constant with a standard deviation of {noise_variance**0.5:.3g}. "
+            "Give noise_variance= if y is known to be noisy.",
+            BayescopeWarning,
+        )
+    elif sums.rows < FEWEST_ROWS:
+        raise InputError(
+            f"sample_weight: expected weights that count at least {FEWEST_ROWS} rows in all, from which noise can be "
+            f"learnt, got a sum of {sums.rows:.3g}. Divide the weights by their mean, or give noise_variance=."
+        )
+    return noise_variance
 
 
 @final
 @dataclass(frozen=True)
-class _RegressionSpectrum:
-    """What the evidence needs of the table, in the eigenbasis of the centred XᵀX.
+class _RegressionSums:
+    """What the evidence needs of the table.
 
     Attributes:
         rows: N, the sum of the weights.
-        values: λ, shape (D,).
-        projected: Vᵀ Xᵀ(y − ȳ), shape (D,).
-        centre: √N Vᵀx̄, shape (D,); zero without an intercept.
+        gram: the centred XᵀX, shape (D, D).
+        projected: Xᵀ(y − ȳ), shape (D,).
+        centre: x̄, shape (D,); zero without an intercept.
         squares: ‖y − ȳ‖².
-        mean: √N ȳ; zero without an intercept.
-        intercept: τ; 0 without an intercept, and for a flat one.
-        flat: whether there is a flat intercept.
+        mean: ȳ; zero without an intercept.
+        bias: whether there is an intercept.
     """
 
     rows: float
-    values: Tensor
+    gram: Tensor
     projected: Tensor
     centre: Tensor
     squares: float
     mean: float
-    intercept: float
-    flat: bool
+    bias: bool
 
     @classmethod
-    def of(cls, density: LinearDensity, intercept: float | None, scale: Tensor | None) -> _RegressionSpectrum:
+    def of(cls, density: LinearDensity, scale: Tensor | None = None) -> _RegressionSums:
         """Reads the table twice, the second time for what is centred: XᵀX − N x̄x̄ᵀ cancels far from 0."""
         columns, bias = density.model.features, density.model.bias
         rows = density.table.total
@@ -185,23 +253,54 @@ class _RegressionSpectrum:
                 f"{size:.3g} on average. Multiply y by a constant."
             )
         gram, projected, centre = gram * factor * factor[:, None], projected * factor, centre * factor
-        root = math.sqrt(rows)
-        values, vectors = torch.linalg.eigh(gram)
-        return cls(
-            rows,
-            values.clamp(min=0.0),  # eigenvalues of a Gram matrix: below zero by rounding alone
-            vectors.mT @ projected,
-            vectors.mT @ (centre * root),
-            float(deviations),
-            float(mean) * root,
-            (intercept or 0.0) if bias else 0.0,
-            bias and intercept is None,
-        )
+        return cls(rows, gram, projected, centre, float(deviations), float(mean), bias)
 
     @property
     def constant(self) -> bool:
         """Whether y is a constant, up to the rounding of its mean."""
-        return bool(self.squares <= (CONSTANT_DIGITS * self.mean) ** 2)
+        return bool(self.squares <= (CONSTANT_DIGITS * self.mean * math.sqrt(self.rows)) ** 2)
+
+
+@final
+@dataclass(frozen=True)
+class _RegressionSpectrum:
+    """What the evidence needs of the table, in the eigenbasis of the centred XᵀX.
+
+    Attributes:
+        rows: N, the sum of the weights.
+        values: λ, shape (D,).
+        projected: Vᵀ Xᵀ(y − ȳ), shape (D,).
+        centre: √N Vᵀx̄, shape (D,); zero without an intercept.
+        squares: ‖y − ȳ‖².
+        mean: √N ȳ; zero without an intercept.
+        intercept: τ; 0 without an intercept, and for a flat one.
+        flat: whether there is a flat intercept.
+    """
+
+    rows: float
+    values: Tensor
+    projected: Tensor
+    centre: Tensor
+    squares: float
+    mean: float
+    intercept: float
+    flat: bool
+
+    @classmethod
+    def of(cls, sums: _RegressionSums, intercept: float | None) -> _RegressionSpectrum:
+        """In the eigenbasis of the sums."""
+        root, bias = math.sqrt(sums.rows), sums.bias
+        values, vectors = torch.linalg.eigh(sums.gram)
+        return cls(
+            sums.rows,
+            values.clamp(min=0.0),  # eigenvalues of a Gram matrix: below zero by rounding alone
+            vectors.mT @ sums.projected,
+            vectors.mT @ (sums.centre * root),
+            sums.squares,
+            sums.mean * root,
+            (intercept or 0.0) if bias else 0.0,
+            bias and intercept is None,
+        )
 
     def log_evidence(self, point: Tensor) -> Tensor:
         """log Z, shape (...), at (log α, log β) of shape (..., 2)."""

@@ -106,25 +106,26 @@ class RowSpace:
         precision = float(prior.diagonal(self.model.dim)[0])
         lifted = weight_prior(self.wide, precision / self.scale.square(), intercept)
         if isinstance(posterior, PointPosterior):
-            return replace(posterior, location=self._weights(posterior.location), function=self.wide), lifted
+            return replace(posterior, location=self.weights(posterior.location), function=self.wide), lifted
         if isinstance(posterior, DrawsPosterior):
             assert generator is not None
-            draws = self._weights(posterior.draws, self._unseen(posterior.draws, precision, generator))
+            draws = self.weights(posterior.draws, self._unseen(posterior.draws, precision, generator))
             # How well the chains have mixed is known of the weights of Z: a warning has come where they have not.
             return replace(posterior, draws=draws, function=self.wide, r_hat=None, effective_draws=None), lifted
         assert isinstance(posterior.infer, Again)
         gaussian = replace(
             posterior,
-            location=self._weights(posterior.location),
+            location=self.weights(posterior.location),
             precision=self._precision(posterior.precision.to_dense(), precision),
             function=self.wide,
             infer=replace(posterior.infer, model=self.wide),
         )
         return gaussian, lifted
 
-    def _weights(self, theta: Tensor, unseen: Tensor | float = 0.0) -> Tensor:
+    def weights(self, theta: Tensor, unseen: Tensor | float = 0.0) -> Tensor:
         """Flat weights of the D columns, shape (..., P), from those of Z; ``unseen`` is v in the other directions."""
-        assert self.basis is not None
+        if self.basis is None:
+            return theta
         weights, bias = self.model.unflat(theta)
         flat = ((weights @ self.basis.mT + unseen) * self.scale).flatten(-2)
         return flat if bias is None else torch.cat([flat, bias], -1)

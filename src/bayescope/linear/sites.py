@@ -1,4 +1,4 @@
-"""Expectation propagation for a linear model of two classes.
+"""Expectation propagation for a linear model with one output and a log-concave likelihood.
 
 Each row's likelihood p(y_n∣a_n), a_n = J_n θ, is replaced by a Gaussian site exp(ν_n a_n − ½ τ_n a_n²), so that
 
@@ -28,7 +28,7 @@ from torch.nn.functional import logsigmoid
 
 from bayescope import checks
 from bayescope.errors import ConvergenceError, UnsupportedError
-from bayescope.likelihoods import IntegralName
+from bayescope.likelihoods import IntegralName, Likelihood, WithOffset
 from bayescope.linear.density import Again, LinearDensity
 from bayescope.linear.mode import find_mode
 from bayescope.linear.tuning import tune_precision
@@ -89,7 +89,7 @@ def expectation_propagation(
     """The Gaussian that has every row's tilted moments, and its estimate of the log evidence.
 
     Args:
-        density: the log joint, with one output and a Bernoulli likelihood of either link; its rows are in memory.
+        density: the log joint, with one output and a log-concave likelihood; its rows are in memory.
         tuned: a mask of shape (P,): these weights share one prior precision, which is learnt by maximising log Z.
         damping: how much of the old sites every update keeps, at least; it is raised where the sweeps do not converge.
         tolerance: the largest difference left between q's moments of a row's activation and the tilted ones: of the
@@ -105,10 +105,10 @@ def expectation_propagation(
         ConvergenceError: if the tolerance is not reached.
     """
     model, likelihood = density.model, density.likelihood
-    if likelihood.domain.kind != "binary" or model.outputs != 1:
+    if model.outputs != 1 or not likelihood.log_concave:
         raise UnsupportedError(
-            f"posterior: expectation propagation expects two classes with one output and the logit or the probit link, "
-            f"got {likelihood.name} with {model.outputs} output(s). More classes have posterior='variational' and "
+            f"posterior: expectation propagation expects two classes, or another log-concave likelihood with one "
+            f"output, got {likelihood.name} with {model.outputs} output(s). Others have posterior='variational' and "
             "'laplace'."
         )
     if density.weights is not None:
@@ -141,7 +141,7 @@ def fixed_point(
     """Sweeps over all rows until no residual is above the tolerance.
 
     Args:
-        density: a table of two classes and its prior.
+        density: a table and its prior.
         start: the solution under another prior, whose sites are started from; by default Laplace's.
         tolerance: of `SiteFit.residual`.
         damping: how much of the old sites every update keeps, at least.
@@ -197,8 +197,7 @@ def _sweep(density: LinearDensity, sites: Sites) -> SiteFit:
     rest = 1.0 - sites.precision * variance  # σ²/v: above 0, as no site is stronger than q
     cavity_variance = variance / rest
     cavity_mean = (activation - sites.shift * variance) / rest
-    sign = 2.0 * density.targets[:, 0] - 1.0
-    tilted = TILTED[density.likelihood.integral(None, 1)](sign * cavity_mean, cavity_variance, power)
+    sign, tilted = _tilted(density, cavity_mean, cavity_variance, power)
     slope = sign * tilted.slope
     matched = Sites(tilted.bend / tilted.shrinkage, (slope + cavity_mean * tilted.bend) / tilted.shrinkage)
     offset = cavity_mean + cavity_variance * slope - activation
@@ -206,6 +205,20 @@ def _sweep(density: LinearDensity, sites: Sites) -> SiteFit:
     rows = tilted.log_normaliser + 0.5 * (activation - cavity_mean).square() / cavity_variance - 0.5 * rest.log()
     gaussian = density.prior.log_prob(mean) + 0.5 * (density.dim * math.log(2 * math.pi) - precision.logdet())
     return SiteFit(mean, precision, sites, matched, float(residual), _times(copies, rows).sum() + gaussian)
+
+
+def _tilted(
+    density: LinearDensity, mean: Tensor, variance: Tensor, power: Tensor | None
+) -> tuple[Tensor | float, Tilted]:
+    """The tilted distributions of s = sign · a, and the sign: that of the class, or 1."""
+    likelihood, targets = density.likelihood, density.targets
+    if likelihood.domain.kind == "binary" and not isinstance(likelihood, WithOffset):
+        sign = 2.0 * targets[:, 0] - 1.0
+        return sign, TILTED[likelihood.integral(None, 1)](sign * mean, variance, power)
+    each = torch.ones_like(mean) if power is None else power
+    rows = zip(*(part.split(BLOCK_ROWS) for part in (mean, variance, each, targets)), strict=True)
+    blocks = [log_concave_tilted(likelihood, *some) for some in rows]
+    return 1.0, Tilted(*(torch.cat(parts) for parts in zip(*blocks, strict=True)))
 
 
 def _times(copies: Tensor | None, each: Tensor) -> Tensor:
@@ -219,6 +232,7 @@ BLOCK_ROWS = 1024
 # Newton's steps to the mode of a tilted distribution, which need not be known to the last digit.
 MODE_STEPS = 6
 PROBIT_MODE_STEPS = 20
+MOST_HALVINGS = 100
 # The square of a step, in sds of the tilted distribution, that is the last one.
 NEAR = 0.01
 # Nodes of the rule for powers of Φ, and how far below its peak it follows the integrand: 6e-19.
@@ -283,6 +297,50 @@ TILTED: dict[IntegralName, Callable[[Tensor, Tensor, Tensor | None], Tilted]] = 
 }
 
 
+def log_concave_tilted(likelihood: Likelihood, mean: Tensor, variance: Tensor, power: Tensor, y: Tensor) -> Tilted:
+    """Moments of p(y∣a)^e N(a; μ, v) for a log-concave p by quadrature; arguments as for `probit_tilted`.
+
+    From the mode c on, log p(y∣a)^e N(a; μ, v) falls at least as fast as N(a; c, v): nodes c + s sinh t reach where
+    that is exp(−`DEPTH`), and crowd at c on the scale s of the curvature there.
+    """
+
+    def derivatives(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        f = a.mT[..., None]
+        slope, bend = likelihood.gradient(f, y)[..., 0], likelihood.hessian(f, y)[..., 0, 0]
+        return likelihood.log_prob(f, y).mT, slope.mT, bend.mT
+
+    centre = _log_concave_mode(derivatives, mean, variance, power)
+    scale = (power * derivatives(centre[:, None])[2][:, 0] + 1.0 / variance).rsqrt()
+
+    def rule(centre: Tensor, variance: Tensor, power: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG001
+        reach = (2.0 * DEPTH * variance).sqrt()
+        return _crowded_nodes(centre, variance, scale, -reach, reach)
+
+    return _by_quadrature(derivatives, mean, variance, power, centre, rule, narrow=scale.square() > 0.5 * variance)
+
+
+def _log_concave_mode(derivatives: Derivatives, mean: Tensor, variance: Tensor, power: Tensor) -> Tensor:
+    """The mode of p(a)^e N(a; μ, v), to well within the tilted sd: Newton's steps from μ, halved where they descend."""
+    a, length = mean, torch.ones_like(mean)
+
+    def joint(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        log_prob, slope, bend = (each[:, 0] for each in derivatives(a[:, None]))
+        height = power * log_prob - 0.5 * (a - mean).square() / variance
+        return height, power * slope - (a - mean) / variance, power * bend + 1.0 / variance
+
+    here = joint(a)
+    for _ in range(MOST_HALVINGS):
+        step = here[1] / here[2]
+        if bool((step.square() * here[2] < NEAR).all()):
+            break
+        there = a + length * step
+        ahead = joint(there)
+        rises = ahead[0] >= here[0]
+        a, length = torch.where(rises, there, a), torch.where(rises, 1.0, 0.5 * length)
+        here = tuple(torch.where(rises, new, old) for new, old in zip(ahead, here, strict=True))  # type: ignore[assignment]
+    return a
+
+
 def _in_blocks(tilted: Callable[..., Tilted], *rows: Tensor) -> Tilted:
     blocks = zip(*(each.split(BLOCK_ROWS) for each in rows), strict=True)
     return Tilted(*(torch.cat(parts) for parts in zip(*(tilted(*block) for block in blocks), strict=True)))
@@ -323,7 +381,12 @@ def _two_sided_nodes(centre: Tensor, variance: Tensor, power: Tensor) -> tuple[T
     low = -(2.0 * DEPTH / (0.6 * power + 1.0 / variance)).sqrt()
     slope = power * inverse_mills(centre)
     high = torch.minimum((2.0 * DEPTH * variance).sqrt(), (DEPTH - power * log_ndtr(centre)) / slope)
-    scale = (power + 1.0 / variance).rsqrt()[:, None]
+    return _crowded_nodes(centre, variance, (power + 1.0 / variance).rsqrt(), low, high)
+
+
+def _crowded_nodes(centre: Tensor, variance: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """Nodes c + a sinh t from c + low to c + high, and the log weights of N(c, v), each of shape (N, S)."""
+    scale = scale[:, None]
     first, last = torch.asinh(low[:, None] / scale), torch.asinh(high[:, None] / scale)
     t = first + (last - first) * torch.linspace(0.0, 1.0, TWO_SIDED, dtype=centre.dtype)
     away = scale * torch.sinh(t)
@@ -339,6 +402,7 @@ def _by_quadrature(
     power: Tensor | None,
     centre: Tensor,
     rule: Rule | None = None,
+    narrow: Tensor | None = None,
 ) -> Tilted:
     """A rule for N(s; c, v), with c near the tilted mode, integrates the rest of the integrand.
 
@@ -353,6 +417,7 @@ def _by_quadrature(
         power: e; 1 by default.
         centre: c.
         rule: nodes and log weights from c, v and e; `activation_nodes` by default.
+        narrow: whether v is small beside the width of p; by default where it is below 1.
     """
     pull = (centre - mean) / variance
     if rule is None or power is None:
@@ -369,8 +434,8 @@ def _by_quadrature(
     tilted_mean = (weights * nodes).sum(-1)
     shrinkage = (weights * (nodes - tilted_mean[:, None]).square()).sum(-1) / variance
     # −∂² log Ẑ/∂μ² = E[Λ] − Var[∂ log p]: two terms that cancel for a wide cavity, as 1 − shrinkage does for a narrow.
-    narrow = (weights * (bending - (rising - slope[:, None]).square())).sum(-1)
-    bend = torch.where(variance < 1.0, narrow, (1.0 - shrinkage) / variance)
+    of_narrow = (weights * (bending - (rising - slope[:, None]).square())).sum(-1)
+    bend = torch.where(variance < 1.0 if narrow is None else narrow, of_narrow, (1.0 - shrinkage) / variance)
     return Tilted(log_sum - 0.5 * pull * (centre - mean), slope, bend, shrinkage)
 
 

@@ -160,6 +160,17 @@ class RowTable:
             taken = self._copied(stride) if self.memory is None else self.memory.every(stride, self.rows_here.start)
         return RowTable.of(taken).shared(self.processes)
 
+    def narrowed(self, columns: Tensor) -> RowTable:
+        """The same rows with some of their columns, by a mask of shape (D,)."""
+
+        def narrow(batch: Batch) -> Batch:
+            return batch._replace(features=batch.features[:, columns])
+
+        if self.memory is None:
+            return replace(self, batches=lambda: map(narrow, self.batches()))
+        memory = narrow(self.memory)
+        return replace(self, batches=lambda: (memory,), memory=memory)
+
     def scaled(self, share: float) -> RowTable:
         """The same rows, which are in memory, with ``share`` times their weights."""
         assert self.memory is not None

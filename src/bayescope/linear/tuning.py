@@ -150,8 +150,11 @@ def _slope(fit: FittedGaussian, centre: Tensor, tuned: Tensor, precision: float)
 
 
 def search_range(density: LinearDensity, tuned: Tensor) -> tuple[float, float, float]:
-    """log α at the start, and at the ends: `BOUNDS` times the curvature's largest eigenvalue at the prior's mean."""
-    curvature = density.curvature(density.prior_mean)
+    """log α at the start, and at the ends: `BOUNDS` times the curvature's largest eigenvalue before the climb.
+
+    That is at the prior's mean, or at the best constant model where this is 0.
+    """
+    curvature = density.curvature(density.prior_mean if bool(density.prior_mean.any()) else density.constant)
     largest = float(density.table.agreed(torch.linalg.eigvalsh(curvature[tuned][:, tuned])[-1])[0])
     low, high, informed = precision_range(largest, density.table.total)
     start = float(density.prior_precision.diagonal()[tuned].log().mean())

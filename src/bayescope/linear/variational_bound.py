@@ -14,9 +14,9 @@ gradient with step 1 (Khan & Lin 2017, Conjugate-computation variational inferen
 enough step raises the bound. Where classes are separable A to T overshoots in a few directions, which Anderson's
 extrapolation from the last steps finds; it is what makes many weights affordable.
 
-The climb starts at the prior's mean, with the curvature there: for classes that is the largest there is, so that q is
+For classes the climb starts at the prior's mean, with the curvature there: that is the largest there is, so that q is
 narrow and few rows are far from it. From Laplace's approximation, whose curvature vanishes as the classes become
-separable, q would have to come back from a covariance that is far too wide.
+separable, q would have to come back from a covariance that is far too wide. For numbers the climb starts there.
 """
 
 from __future__ import annotations
@@ -35,12 +35,15 @@ from bayescope import checks
 from bayescope.errors import ConvergenceError, ConvergenceWarning, NotPositiveDefiniteError
 from bayescope.linear.density import Again, LinearDensity, OutputCovariance
 from bayescope.linear.expectations import expected_log_likelihood
+from bayescope.linear.mode import find_mode
+from bayescope.linear.scales import integrate_scales
 from bayescope.linear.table import Batch
 from bayescope.linear.tuning import tune_precision
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.precision import DensePrecision, DiagonalPrecision, Precision
 from bayescope.processes import warn_once
 from bayescope.progress import Report, progress_bar
+from bayescope.sparse_priors import ScaleMixture
 
 # The slope at a step's end is at least −OVERSHOOT times the slope at its start. On a quadratic this is Armijo's
 # condition with the constant 0.1, and it keeps its meaning where differences of the bound drown in rounding.
@@ -168,6 +171,7 @@ def variational(
     *,
     family: Literal["full", "mean_field"] = "full",
     tuned: Tensor | None = None,
+    mixture: ScaleMixture | None = None,
     nodes: int = 512,
     tolerance: float | None = None,
     max_iterations: int = 500,
@@ -175,10 +179,11 @@ def variational(
     """The Gaussian with the highest evidence lower bound.
 
     Args:
-        density: the log joint. Its likelihood is a Bernoulli with one output (either link), a Categorical or a
-            Gaussian; for the last the full family gives the exact posterior, and the bound is the evidence.
+        density: the log joint, of classes or of numbers that depend on an output each; for a Gaussian likelihood the
+            full family gives the exact posterior, and the bound is the evidence.
         family: "full" covariance, or "mean_field" for a diagonal one.
         tuned: a mask of shape (P,): these weights share one prior precision, which is learnt by maximising the bound.
+        mixture: a sparse prior of the weights, in the place of the density's, whose scales the bound integrates over.
         nodes: quasi-Monte-Carlo points for more than two classes, a power of two.
         tolerance: the length of the natural gradient at the solution: what is left to go in m and in A, in standard
             deviations of q. The bound is then within about half its square of the maximum. It is 1e-8 by default, and
@@ -206,14 +211,16 @@ def variational(
         solve = partial(
             _maximise, family=kind, nodes=nodes, tolerance=tolerance, max_iterations=max_iterations, report=report
         )
-        if tuned is None:
-            fit = solve(density, None, tolerance)
-        else:
+        if mixture is not None:
+            fit, correction, trace["elbo"] = integrate_scales(solve, density, mixture, tolerance)
+            fit.terms["expected log prior"] += correction
+        elif tuned is not None:
             fit, tried = tune_precision(solve, density, tuned, tolerance)
             trace["prior_precision"] = tried
             notes["prior precision"] = f"{tried[-1]:.6g}, learnt by maximising the evidence lower bound"
-    trace["elbo"] = list(fit.trace)
-    record = Record(kind.method, elbo_terms=fit.terms, notes=notes, trace=trace)
+        else:
+            fit = solve(density, None, tolerance)
+    record = Record(kind.method, elbo_terms=fit.terms, notes=notes, trace={"elbo": list(fit.trace), **trace})
     infer = partial(variational, family=family, nodes=nodes, tolerance=tolerance, max_iterations=max_iterations)
     again = Again(infer, density.model, density.likelihood)
     return GaussianPosterior(fit.mean, fit.precision, record, density.model, density.likelihood, infer=again)
@@ -235,8 +242,7 @@ def _maximise(
     wanted = max(tolerance, least)
     history: list[BoundFit] = []
     if start is None:
-        narrow = density.curvature(density.prior_mean) + density.prior_precision.to_dense()
-        fit = evaluate(density.prior_mean, family.structure(family.project(narrow)))
+        fit = evaluate(*_start(density, family))
     else:
         *history, fit = (point.under(density, family) for point in (*start.history, start))
     trace, length = [fit.elbo], math.inf
@@ -257,6 +263,16 @@ def _maximise(
         raise ConvergenceError(message)
     warn_once(message, ConvergenceWarning)
     return replace(fit, trace=tuple(trace))
+
+
+def _start(density: LinearDensity, family: CovarianceFamily) -> tuple[Tensor, Precision]:
+    """Where a climb begins: for classes the prior's mean, for numbers Laplace's approximation."""
+    if density.likelihood.discrete:
+        mean, precision = density.prior_mean, density.curvature(density.prior_mean) + density.prior_precision.to_dense()
+    else:
+        mode = find_mode(density)
+        mean, precision = mode.theta, mode.precision.to_dense()
+    return mean, family.structure(family.project(precision))
 
 
 def _evaluate(

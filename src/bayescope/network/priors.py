@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.errors import InputError, InputTypeError, OptionError
+from bayescope.errors import InputError, InputTypeError, OptionError, UnsupportedError
 from bayescope.network.weights import Weights, matching
 from bayescope.priors import Prior
+from bayescope.sparse_priors import SparsePrior
 
 PriorPrecision = float | Tensor | np.ndarray | Mapping[str, object] | Prior
 
@@ -129,6 +130,11 @@ def _positive(name: str, value: object) -> Tensor:
         raise InputTypeError(
             f"{name}: expected a number, an array, a dict by name or a Prior here, got {value!r}. laplace, "
             "function_space, tune_prior, fit_evidence and variational learn it; give the others what they found."
+        )
+    if isinstance(value, SparsePrior) or (isinstance(value, str) and value in ("horseshoe", "laplace")):
+        raise UnsupportedError(
+            f"{name}: expected a Gaussian prior for the weights of a network, got {value!r}. Sparse priors are for "
+            "BayesianLinearRegression, BayesianLogisticRegression and BayesianGeneralizedLinearModel."
         )
     if value is None or isinstance(value, bool | str):
         raise InputTypeError(

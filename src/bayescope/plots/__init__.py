@@ -3,8 +3,10 @@
 from bayescope.plots.additive import effect, effect_surface, effects, explanation, importance
 from bayescope.plots.posteriors import (
     agreement,
+    calibration_curves,
     decision_surfaces,
     marginals,
+    moment_agreement,
     most_disputed,
     reliability_curves,
     training_curves,
@@ -12,6 +14,7 @@ from bayescope.plots.posteriors import (
 
 __all__ = [
     "agreement",
+    "calibration_curves",
     "decision_surfaces",
     "effect",
     "effect_surface",
@@ -19,6 +22,7 @@ __all__ = [
     "explanation",
     "importance",
     "marginals",
+    "moment_agreement",
     "most_disputed",
     "reliability_curves",
     "training_curves",

@@ -14,7 +14,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from bayescope import checks
-from bayescope.additive.effects import Effect, Surface, width_of
+from bayescope.additive.contributions import width_of
+from bayescope.additive.effects import Effect, Surface
 from bayescope.additive.explanation import Explanation, Importance
 from bayescope.errors import InputError, InputTypeError
 from bayescope.plots import style

@@ -14,6 +14,7 @@ from matplotlib.colors import Normalize, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from scipy import stats
 from scipy.special import logsumexp
 
 from bayescope import metrics
@@ -66,6 +67,60 @@ def log_odds(log_probs: np.ndarray) -> np.ndarray:
         return log_probs[:, 1] - log_probs[:, 0]
     others = [logsumexp(np.delete(log_probs, k, axis=1), axis=1) for k in range(log_probs.shape[1])]
     return (log_probs - np.column_stack(others)).ravel()
+
+
+# Of numbers: beyond these shares of the points a panel's limits do not follow.
+OUTLYING = 0.01
+
+
+def moment_agreement(moments: Mapping[str, tuple[np.ndarray, np.ndarray]], *, reference: str, target: str) -> Figure:
+    """One panel a posterior: how far its predictive mean and sd of each row are from the reference's.
+
+    Args:
+        moments: by posterior, means and sds of the predictives of the same N rows; the reference among them.
+        reference: the posterior that the others are compared with.
+        target: the name of what is predicted.
+    """
+    others = [name for name in moments if name != reference]
+    centre, width = moments[reference]
+    points = {name: ((moments[name][0] - centre) / width, moments[name][1] / width) for name in others}
+    against = style.label(reference)
+    with style.house():
+        figure, axes = style.panels(
+            len(others),
+            width=2.5,
+            height=2.4,
+            title=f"Predictions of {target} compared with {against}",
+            subtitle="One point a test row. At the cross both have one mean and one sd; above it intervals are wider "
+            f"than those of {against}, below it narrower.",
+            sharex=True,
+            sharey=True,
+        )
+        for panel, name in zip(axes, others, strict=True):
+            panel.axhline(1.0, color=style.MUTED, linewidth=0.8, zorder=1)
+            panel.axvline(0.0, color=style.MUTED, linewidth=0.8, zorder=1)
+            panel.scatter(*points[name], s=9, color=style.colour(name), alpha=0.6, linewidth=0)
+            style.titled(panel, name)
+        shifts, ratios = (np.concatenate(values) for values in zip(*points.values(), strict=True))
+        furthest = max(0.05, 1.1 * float(np.quantile(np.abs(shifts), 1.0 - OUTLYING)))
+        largest = max(0.05, 1.1 * float(np.quantile(np.abs(np.log(ratios)), 1.0 - OUTLYING)))
+        axes[0].set_xlim(-furthest, furthest)
+        axes[0].set_yscale("log")
+        axes[0].set_ylim(math.exp(-largest), math.exp(largest))
+        for panel in axes:
+            panel.locator_params(axis="x", nbins=5)
+            ticks = _ratios(math.exp(largest))
+            marks.plain_ticks(panel, "y", ticks, [f"{tick:.3g}" for tick in ticks])
+        figure.supxlabel(f"difference of means, in sds by {against}", fontsize=9.5)
+        figure.supylabel("ratio of sds", fontsize=9.5)
+    return figure
+
+
+def _ratios(largest: float) -> list[float]:
+    """Ticks around 1 of a logarithmic axis from 1/largest to largest."""
+    steps = (1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 100.0)
+    step = max((each for each in steps if each <= largest), default=largest)
+    return [1.0 / step, 1.0, step]
 
 
 # Reliability ----------------------------------------------------------------------------------------------------------
@@ -122,6 +177,40 @@ def _draw_bins(panel: Axes, diagram: Reliability, colour: str, height: float) ->
     panel.scatter(
         x, diagram.accuracy[filled], s=area, color=colour, edgecolor="white", linewidth=0.7, zorder=3, clip_on=False
     )
+
+
+def calibration_curves(shares: Mapping[str, np.ndarray], levels: np.ndarray, rows: int) -> Figure:
+    """One panel a posterior: the share of outcomes below each quantile against the level of the quantile.
+
+    The band is the binomial's central 95 % for the rows and the level.
+
+    Args:
+        shares: of the outcomes that are below their quantiles, by posterior, shape (L,).
+        levels: of the quantiles, rising, shape (L,).
+        rows: how many outcomes there are.
+    """
+    low, high = (stats.binom.ppf(tail, rows, levels) / rows for tail in (0.025, 0.975))
+    with style.house():
+        figure, axes = style.panels(
+            len(shares),
+            width=2.75,
+            height=2.55,
+            title="Calibration",
+            subtitle=f"{rows} test rows: the share of outcomes below each quantile of their predictive distribution. "
+            "Bands: where 95 % of points would fall if the distributions were true. A curve that is flatter than the "
+            "diagonal in the middle is too confident, a steeper one not confident enough.",
+            sharex=True,
+            sharey=True,
+        )
+        for panel, (name, found) in zip(axes, shares.items(), strict=True):
+            panel.fill_between(levels, low, high, color=style.colour(name), alpha=0.18, linewidth=0)
+            panel.plot([0, 1], [0, 1], color=style.MUTED, linewidth=0.8, zorder=1)
+            panel.plot(levels, found, color=style.colour(name), marker="o", markersize=2.5, linewidth=1.2)
+            style.titled(panel, name, f"furthest {np.abs(found - levels).max():.3f}")
+        axes[0].set(xlim=(0, 1), ylim=(0, 1), xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
+        figure.supxlabel("level of the quantile", fontsize=9.5)
+        figure.supylabel("share below it", fontsize=9.5)
+    return figure
 
 
 # Marginals of weights -------------------------------------------------------------------------------------------------

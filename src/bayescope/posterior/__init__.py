@@ -1,6 +1,7 @@
 """Posteriors q(θ): a Gaussian, a mixture, draws, a point, random passes."""
 
 from bayescope.posterior.arviz_groups import NamedDraws, inference_data
+from bayescope.posterior.cone import Cone, onto_cone
 from bayescope.posterior.draws import DEFAULT_PASSES, DrawsPosterior, ImplicitPosterior, PointPosterior
 from bayescope.posterior.gaussian import GaussianPosterior
 from bayescope.posterior.missing import InputRows, Missing, Spread
@@ -10,6 +11,7 @@ from bayescope.posterior.record import Record
 
 __all__ = [
     "DEFAULT_PASSES",
+    "Cone",
     "DrawsPosterior",
     "Evidence",
     "GaussianPosterior",
@@ -25,4 +27,5 @@ __all__ = [
     "in_rows",
     "inference_data",
     "noted",
+    "onto_cone",
 ]

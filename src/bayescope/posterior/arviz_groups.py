@@ -26,7 +26,13 @@ class NamedDraws(NamedTuple):
 
 
 def row_groups(
-    theta: Tensor, x: Any, y: ArrayLike, function: Model, likelihood: Likelihood, generator: torch.Generator
+    theta: Tensor,
+    x: Any,
+    y: ArrayLike,
+    function: Model,
+    likelihood: Likelihood,
+    generator: torch.Generator,
+    offset: np.ndarray | None = None,
 ) -> Groups:
     """What drawn weights say of rows: ``log_likelihood``, ``posterior_predictive`` and ``observed_data``, each of "y".
 
@@ -37,9 +43,11 @@ def row_groups(
         function: f(x, θ).
         likelihood: p(y∣f).
         generator: of the outcomes that are drawn, one for each row and draw.
+        offset: what is added to f, shape (N,) or (N, C).
     """
     targets = likelihood.targets(y, function.outputs)
-    f = [function.forward(x, chain) for chain in theta]
+    added = 0.0 if offset is None else torch.from_numpy(offset.reshape(len(offset), -1))
+    f = [function.forward(x, chain) + added for chain in theta]
     rows = torch.stack([likelihood.log_prob(chain, targets) for chain in f])
     drawn = torch.stack([likelihood.sample(chain, generator) for chain in f])
     if targets.ndim > 1 and targets.shape[-1] == 1:  # one number a row

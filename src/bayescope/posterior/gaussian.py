@@ -12,11 +12,12 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.errors import InputError
+from bayescope.errors import InputError, UndefinedQuantityError
 from bayescope.latent import DrawsLatent, GaussianLatent
 from bayescope.likelihoods import Likelihood
 from bayescope.memory import draw_count, require_memory
 from bayescope.models import LinearizedModel, Model
+from bayescope.posterior.cone import Cone
 from bayescope.posterior.missing import TableReader
 from bayescope.posterior.posterior import Answer, Evidence, Options, Posterior, as_points, check_sizes, in_rows
 from bayescope.posterior.record import Record
@@ -56,6 +57,7 @@ class GaussianPosterior(Posterior):
             or "sampled", for a q(θ) that was fitted to f itself.
         lost: which of ``infer`` and ``fit`` a file did not keep.
         reader: makes the model's inputs of an estimator's tables; ``None`` where x is given as the model takes it.
+        cones: what carries draws to where no bounded weight is negative, with the Gaussian's mean and covariance.
     """
 
     location: Tensor
@@ -69,6 +71,7 @@ class GaussianPosterior(Posterior):
     method: str = "linearized"
     lost: tuple[str, ...] = ()
     reader: TableReader | None = None
+    cones: tuple[Cone, ...] = ()
 
     @property
     def mean(self) -> Tensor:
@@ -86,14 +89,22 @@ class GaussianPosterior(Posterior):
         return (self.precision.dim,)
 
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
-        """location + R z with R Rᵀ = precision⁻¹, shape (n, P), carried through the transform."""
+        """location + R z with R Rᵀ = precision⁻¹, shape (n, P), carried through the transform and onto the cones."""
         return torch.cat(list(self._drawn(draw_count(n, self.precision.dim), checks.generator(generator))))
 
     def log_prob(self, theta: ArrayLike) -> Tensor:
         """log q(θ) in the user's coordinates, shape (...) for θ of shape (..., P).
 
         With a transform, log q(θ) = log N(u; location, precision⁻¹) − log∣∂θ/∂u∣ at u = transform.inverse(θ).
+
+        Raises:
+            UndefinedQuantityError: if some weights are bounded: they are 0 with a probability, and have no density.
         """
+        if self.cones:
+            raise UndefinedQuantityError(
+                "log_prob: expected weights with a density, got some that are at least 0, and 0 with a probability. "
+                "Ask for mean, covariance or draws."
+            )
         point = as_points(theta, self.precision.dim)
         u = point if self.transform is None else self.transform.inverse(point)
         density = log_normal(u - self.location, self.precision)
@@ -105,7 +116,7 @@ class GaussianPosterior(Posterior):
             if options.integral is not None:
                 raise InputError("integral: sampled weights leave nothing to integrate. Leave it out, or linearize.")
             samples = options.samples or DEFAULT_SAMPLES
-            f = function.sampled(x, self.location, self.precision, samples, options.generator)
+            f = self._sampled(x, function, samples, options.generator)
             values, shape = in_rows(f, 1)
             return Answer(DrawsLatent(values), f"sampled, {samples} draws of the weights", shape)
         function = function.opened(x, self.location)
@@ -160,6 +171,11 @@ class GaussianPosterior(Posterior):
         columns = torch.arange(options.top, device=classes.device).expand(classes.shape)
         return Answer(joined, f"{note}, {rest}", shape, TopClasses(columns, classes, together.chosen))
 
+    def _sampled(self, x: object, function: Model, n: int, generator: torch.Generator) -> Tensor:
+        if not self.cones:
+            return function.sampled(x, self.location, self.precision, n, generator)
+        return torch.cat([function.forward(x, some) for some in self._drawn(n, generator)])
+
     def _functions(self, x: object, function: Model, n: int, generator: torch.Generator) -> Tensor:
         read, x = self._at_draws(function), function.inputs(x)
         return torch.cat([read.forward(x, some) for some in self._drawn(n, generator)])
@@ -173,6 +189,8 @@ class GaussianPosterior(Posterior):
     def _drawn(self, n: int, generator: torch.Generator) -> Iterator[Tensor]:
         """n draws of θ, some at a time: of a large network all of them may be too many."""
         for u in weight_draws(self.location, self.precision, n, generator):
+            for cone in self.cones:
+                u = cone.forward(u)  # noqa: PLW2901
             yield u if self.transform is None else self.transform.forward(u)
 
     def _usual(self, options: Options) -> str:

@@ -149,10 +149,12 @@ class InputRows:
     Attributes:
         values: the model's inputs, N rows.
         missing: the rows that lack values; ``None`` where no row does.
+        offset: what is added to the outputs of each row, shape (N,) or (N, C); ``None`` for nothing.
     """
 
     values: Any
     missing: Missing | None = None
+    offset: np.ndarray | None = None
 
     def __len__(self) -> int:
         first = next(leaves(self.values), ())
@@ -160,7 +162,8 @@ class InputRows:
 
     def __getitem__(self, rows: slice) -> InputRows:
         start, stop, _ = rows.indices(len(self))
-        return InputRows(self.values[rows], None if self.missing is None else self.missing.taken(start, stop))
+        missing = None if self.missing is None else self.missing.taken(start, stop)
+        return InputRows(self.values[rows], missing, None if self.offset is None else self.offset[rows])
 
     @cached_property
     def imputed(self) -> np.ndarray:

@@ -285,6 +285,9 @@ class Posterior(ABC):
         options = Options(method, integral, samples, checks.generator(generator), differentiable, top)
         with torch.set_grad_enabled(differentiable):
             answer = self._whole(rows, options.view(self.function), self.likelihood, options)
+        if rows.offset is not None:
+            added = torch.from_numpy(rows.offset.reshape(len(rows.offset), -1))
+            answer = answer._replace(latent=answer.latent.shifted(added))
         notes = {"posterior": self.record.method, "latent": answer.note}
         if rows.missing is not None:
             notes["missing values"] = rows.missing.note()
@@ -494,8 +497,9 @@ class Posterior(ABC):
             return groups
         if self.function is None or self.likelihood is None:
             raise UndefinedQuantityError("to_arviz: the posterior of a log density has no rows. Pass no data.")
-        x = self.function.inputs(self._rows(data[0]).values)
-        return groups | row_groups(theta, x, data[1], self._at_draws(self.function), self.likelihood, source)
+        rows = self._rows(data[0])
+        x, model = self.function.inputs(rows.values), self._at_draws(self.function)
+        return groups | row_groups(theta, x, data[1], model, self.likelihood, source, rows.offset)
 
     def _at_draws(self, function: Model) -> Model:
         """The model as drawn weights are read by default."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from bayescope import metrics
 from bayescope.comparison import Comparison
-from bayescope.comparison.measures import best_cells, columns, written
+from bayescope.comparison.answers import LEVELS, ClassAnswers, NumberAnswers, spreads
+from bayescope.comparison.measures import best_cells, written
 from bayescope.plots import style
 from bayescope.plots.numbers import fixed, percent
 from bayescope.plots.posteriors import log_odds
@@ -45,13 +49,13 @@ def comparison_page(comparison: Comparison, title: str) -> Page:
 def blocks(comparison: Comparison) -> tuple[Table, Figures, Folded]:
     """The table, the pictures and the footnotes."""
     notes = Folded("What the columns mean, and what the fits noted", (aside(*comparison.footnotes),))
-    others = [name for name in comparison.outcomes if name != comparison.reference]
-    figures = (_agreement(comparison, others), _reliability(comparison)) if others else (_reliability(comparison),)
-    return _table(comparison), Figures(figures, "half"), notes
+    agreement, calibration = PICTURES[comparison.split.kind]
+    figures = (agreement(comparison, comparison.reference),) if comparison.reference and comparison.others else ()
+    return _table(comparison), Figures((*figures, calibration(comparison)), "half"), notes
 
 
 def _table(comparison: Comparison) -> Table:
-    measures = columns(comparison.reference)
+    measures = comparison.measures
     parts: list[list[Cell]] = []
     for column in measures:
         best = best_cells(comparison.table, column, comparison.reference)
@@ -64,63 +68,155 @@ def _table(comparison: Comparison) -> Table:
     return Table(f"{comparison.title}; the best of each column in bold", head, rows, frozenset(range(1, len(head))))
 
 
-def _agreement(comparison: Comparison, others: list[str]) -> Figure:
+def _agreement_of_classes(comparison: Comparison, reference: str) -> Figure:
     """Log odds of the test rows under each posterior against the reference's."""
-    reference, classes = style.label(comparison.reference), comparison.split.classes
-    odds = {name: log_odds(outcome.log_probs) for name, outcome in comparison.outcomes.items()}
-    truth = odds[comparison.reference]
-    some = np.linspace(0, len(truth) - 1, min(len(truth), MOST_POINTS)).round().astype(int)
-    look = {"size": 6, "opacity": 0.7, "line": {"width": 0}}
-    traces = []
-    for name in others:
-        pairs = zip(odds[name][some], truth[some], strict=True)
-        hover = [f"{style.label(name)} {fixed(a, 2)}, {reference} {fixed(b, 2)}" for a, b in pairs]
-        traces.append(dots(truth[some], odds[name][some], _tint(name), hover, marker=look, name=style.label(name)))
+    classes, against = comparison.split.classes, style.label(reference)
+    answers = {
+        name: each.answers for name, each in comparison.outcomes.items() if isinstance(each.answers, ClassAnswers)
+    }
+    odds = {name: log_odds(each.log_probs) for name, each in answers.items()}
+    truth = odds[reference]
     what = f"log odds of {classes[1]}" if len(classes) == 2 else "log odds of each class"
-    distance = comparison.table[f"tv_to_{comparison.reference}"]
+    return _scatter(
+        comparison,
+        {name: (truth, odds[name]) for name in comparison.others},
+        f"Predictions compared with {against}",
+        "One point a test row. On the dotted line both agree; steeper is overconfident, flatter underconfident.",
+        (f"{what}, {against}", what),
+        diagonal(float(truth.min()), float(truth.max())),
+    )
+
+
+def _agreement_of_numbers(comparison: Comparison, reference: str) -> Figure:
+    """Means and standard deviations of the test rows under each posterior against the reference's."""
+    against = style.label(reference)
+    answers = {name: e.answers for name, e in comparison.outcomes.items() if isinstance(e.answers, NumberAnswers)}
+    mean, sds = answers[reference].mean, spreads(answers)
+    return _scatter(
+        comparison,
+        {
+            name: ((answers[name].mean - mean) / sds[reference], sds[name] / sds[reference])
+            for name in comparison.others
+        },
+        f"Predictions compared with {against}",
+        f"One point a test row. At 0 and 1 both agree; above 1 intervals are wider than those of {against}.",
+        (f"difference of means, in sds by {against}", "ratio of sds"),
+        None,
+    )
+
+
+def _scatter(
+    comparison: Comparison,
+    points: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    title: str,
+    caption: str,
+    axes: tuple[str, str],
+    guide: dict[str, Any] | None,
+) -> Figure:
+    """A point for each of some test rows and each posterior, with the distances to the reference beside it."""
+    look = {"size": 6, "opacity": 0.7, "line": {"width": 0}}
+    traces = [] if guide is None else [guide]
+    for name, (x, y) in points.items():
+        some = np.linspace(0, len(x) - 1, min(len(x), MOST_POINTS)).round().astype(int)
+        hover = [f"{style.label(name)}: {fixed(a, 2)}, {fixed(b, 2)}" for a, b in zip(x[some], y[some], strict=True)]
+        traces.append(dots(x[some], y[some], _tint(name), hover, marker=look, name=style.label(name)))
+    distance = next(each for each in comparison.measures if each.to_reference)
     return Figure(
         "agreement",
-        f"Predictions compared with {reference}",
-        "One point a test row. On the dotted line both agree; steeper is overconfident, flatter underconfident.",
-        f"Scatter of {what} under {len(others)} posteriors against {reference}.",
-        (diagonal(float(truth.min()), float(truth.max())), *traces),
-        layout(axis(f"{what}, {reference}", nticks=6), axis(what, nticks=6)),
+        title,
+        caption,
+        f"Scatter of {axes[1]} against {axes[0]} under {len(points)} posteriors.",
+        tuple(traces),
+        layout(axis(axes[0], nticks=6), axis(axes[1], nticks=6)),
         table(
-            f"Total variation to {reference}",
+            distance.label,
             ("posterior", "distance"),
-            [(style.label(name), fixed(float(distance[name]), 4)) for name in others],
+            [(style.label(name), fixed(float(comparison.table[distance.name][name]), 4)) for name in points],
         ),
         380,
-        tuple((style.label(name), _tint(name), "dot") for name in others),
+        tuple((style.label(name), _tint(name), "dot") for name in points),
     )
 
 
 def _reliability(comparison: Comparison) -> Figure:
     """All reliability curves in one frame."""
-    traces, rows = [], []
+    curves, rows = {}, []
     y = comparison.split.y_test
     for name, outcome in comparison.outcomes.items():
-        r, label = metrics.reliability(outcome.probs, y, 10), style.label(name)
+        assert isinstance(outcome.answers, ClassAnswers)
+        r = metrics.reliability(outcome.answers.probs, y, 10)
         confidence, accuracy, count = (part[r.count > 0] for part in (r.confidence, r.accuracy, r.count))
         hover = [
-            f"{label}: confidence {percent(said)}\nright {percent(right)} of {n} rows"
+            f"{style.label(name)}: confidence {percent(said)}\nright {percent(right)} of {n} rows"
             for said, right, n in zip(confidence, accuracy, count, strict=True)
         ]
-        look = {"mode": "lines+markers", "line": {"color": _tint(name), "width": 1.6}, "name": label}
-        traces.append(dots(confidence, accuracy, _tint(name), hover, marker={"size": 6}) | look)
-        rows.append((label, fixed(metrics.ece(outcome.probs, y), 4)))
+        curves[name] = (confidence, accuracy, hover)
+        rows.append((style.label(name), fixed(metrics.ece(outcome.answers.probs, y), 4)))
+    return _curves(
+        curves,
+        ("Reliability", "Expected calibration error"),
+        "Share that is right against confidence, in ten bins of the test rows. Few rows a bin: mind the noise.",
+        ("confidence", "share that is right"),
+        1 / len(comparison.split.classes),
+        ("posterior", "ECE"),
+        rows,
+    )
+
+
+def _calibration(comparison: Comparison) -> Figure:
+    """The shares of outcomes below their quantiles, of all posteriors in one frame."""
+    curves, rows = {}, []
+    for name, outcome in comparison.outcomes.items():
+        answers = outcome.answers
+        assert isinstance(answers, NumberAnswers)
+        shares = answers.shares
+        hover = [
+            f"{style.label(name)}: {percent(share)} below the {percent(level)} quantile"
+            for share, level in zip(shares, LEVELS, strict=True)
+        ]
+        curves[name] = (LEVELS, shares, hover)
+        rows.append((style.label(name), fixed(float(np.abs(shares - LEVELS).max()), 4)))
+    return _curves(
+        curves,
+        ("Calibration", "Largest distance to the diagonal"),
+        "Share of the test rows' outcomes below each quantile of their predictive distribution.",
+        ("level of the quantile", "share of outcomes below it"),
+        0.0,
+        ("posterior", "distance"),
+        rows,
+    )
+
+
+def _curves(
+    curves: Mapping[str, tuple[np.ndarray, np.ndarray, list[str]]],
+    titles: tuple[str, str],
+    caption: str,
+    axes: tuple[str, str],
+    least: float,
+    head: tuple[str, str],
+    rows: list[tuple[str, str]],
+) -> Figure:
+    """A curve of shares for each posterior in one frame, with a table of a number each."""
+    traces = [
+        dots(x, y, _tint(name), hover, marker={"size": 6})
+        | {"mode": "lines+markers", "line": {"color": _tint(name), "width": 1.6}, "name": style.label(name)}
+        for name, (x, y, hover) in curves.items()
+    ]
     share = {"tickformat": ".0%", "nticks": 6}
     return Figure(
         "curves",
-        "Reliability",
-        "Share that is right against confidence, in ten bins of the test rows. Few rows a bin: mind the noise.",
-        f"Reliability curves of {len(comparison.outcomes)} posteriors on {len(y)} test rows.",
-        (diagonal(1 / len(comparison.split.classes), 1.0), *traces),
-        layout(axis("confidence", **share), axis("share that is right", **share)),
-        table("Expected calibration error", ("posterior", "ECE"), rows),
+        titles[0],
+        caption,
+        f"{titles[0]} curves of {len(curves)} rows of the table.",
+        (diagonal(least, 1.0), *traces),
+        layout(axis(axes[0], **share), axis(axes[1], **share)),
+        table(titles[1], head, rows),
         380,
-        tuple((style.label(name), _tint(name), "line") for name in comparison.outcomes),
+        tuple((style.label(name), _tint(name), "line") for name in curves),
     )
+
+
+PICTURES = {"classes": (_agreement_of_classes, _reliability), "numbers": (_agreement_of_numbers, _calibration)}
 
 
 def _tint(name: str) -> str:

@@ -108,7 +108,10 @@ def fitted(estimator: TableEstimator) -> FittedModel:
         int(sum(posterior.sizes)) if hasattr(posterior, "sizes") else 0,
         parameters,
         tuple((str(name), str(value)) for name, value in posterior.record.notes.items()),
-        _priors(getattr(estimator, "prior_precision_", None)),
+        (
+            *_priors(getattr(estimator, "prior_precision_", None)),
+            *_priors(getattr(estimator, "group_precision_", None)),
+        ),
         evidence,
         bound,
         float(noise) if isinstance(noise, float | int) else None,

@@ -13,6 +13,7 @@ from sklearn.base import is_classifier
 from bayescope import checks
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.estimators.base import TableEstimator
+from bayescope.estimators.exposure import Added
 from bayescope.predictive import Predictive
 from bayescope.tables import Column, read_table
 
@@ -69,7 +70,8 @@ class Judged:
         """
         names = getattr(estimator, "feature_names_in_", None)
         categorical = getattr(estimator, "categorical", None)
-        every = tuple(read_table(X, categorical=categorical, names=None if names is None else list(names)))
+        X, features = _parted(estimator, X)
+        every = tuple(read_table(features, categorical=categorical, names=None if names is None else list(names)))
         rows = len(every[0].values)
         if rows < LEAST_ROWS:
             raise InputError(f"X: expected at least {LEAST_ROWS} rows to judge, got {rows}.")
@@ -109,6 +111,15 @@ class Judged:
         array = np.array(table, copy=True)
         array[:, column] = np.asarray(giving)[:, column]
         return array
+
+
+def _parted(estimator: TableEstimator, X: object) -> tuple[object, object]:
+    """The table with the column of its offset or exposure last, and without it."""
+    if estimator._added_by is None:
+        return X, X
+    features, _ = Added(*estimator._added_by).apart(X, estimator._added_by)
+    names = [*nw.from_native(features, eager_only=True).columns, estimator._added_by[1]]  # type: ignore[call-overload]
+    return nw.from_native(X, eager_only=True)[names].to_native(), features  # type: ignore[call-overload]
 
 
 def take(X: object, places: np.ndarray) -> object:
@@ -164,6 +175,7 @@ class Predictions:
         log_prob: log p(y∣x) of the truths, shape (N,).
         quantiles: of y at 0.05, 0.10, …, 0.95, shape (N, 19); of classes there are none, shape (N, 0).
         interval: the central 95 % of y, shape (N, 2); of classes (N, 0).
+        crps: of the truths, shape (N,); of classes 0.
     """
 
     mean: np.ndarray
@@ -172,6 +184,7 @@ class Predictions:
     log_prob: np.ndarray
     quantiles: np.ndarray
     interval: np.ndarray
+    crps: np.ndarray
 
     @property
     def sd(self) -> np.ndarray:
@@ -198,8 +211,10 @@ def predictions(estimator: TableEstimator, judged: Judged, block: int = BLOCK) -
         predictive = estimator.predict_distribution(take(judged.X, some))
         quantiles, interval = (np.empty((len(some), 0)),) * 2 if judged.classes else _quantiles(predictive)
         sds = np.sqrt(np.asarray(predictive.epistemic)), np.sqrt(np.asarray(predictive.aleatoric))
-        log_prob = np.asarray(predictive.log_prob(judged.y[some]))
-        parts.append((np.asarray(predictive.mean), *sds, log_prob, quantiles, interval))
+        y = judged.y[some]
+        log_prob = np.asarray(predictive.log_prob(y))
+        crps = np.zeros(len(some)) if judged.classes else np.asarray(predictive.crps(y))
+        parts.append((np.asarray(predictive.mean), *sds, log_prob, quantiles, interval, crps))
     return Predictions(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 

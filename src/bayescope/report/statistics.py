@@ -104,7 +104,9 @@ def class_scores(judged: Judged, predicted: Predictions, random_state: int) -> t
 
 
 def number_scores(judged: Judged, predicted: Predictions, random_state: int) -> tuple[Score, ...]:
-    """RMSE, CRPS and NLL, and the coverage of 95 % intervals. CRPS is that of a Gaussian with the same two moments.
+    """RMSE, CRPS and NLL, and the coverage of 95 % intervals.
+
+    CRPS is that of the predictive distribution; beside it stands that of a Gaussian with the moments of y.
 
     Args:
         judged: rows with numbers.
@@ -112,16 +114,17 @@ def number_scores(judged: Judged, predicted: Predictions, random_state: int) -> 
         random_state: of the bootstrap.
     """
     y, mean = judged.y, predicted.mean[:, 0]
-    sd, inside = predicted.sd[:, 0], predicted.inside(y)
-    by_row = np.column_stack([(y - mean) ** 2, crps_rows(mean, sd, y), -predicted.log_prob])
+    inside = predicted.inside(y)
+    by_row = np.column_stack([(y - mean) ** 2, -predicted.log_prob, predicted.crps])
     ends = _ends(bootstrap(lambda weights: weights @ by_row / len(y), len(y), random_state))
-    square, crps, nll = by_row.mean(0).tolist()
+    square, nll, crps = by_row.mean(0).tolist()
     spread = float(y.std()) or math.nan
     flat = np.full_like(y, y.mean())
+    constant = float(crps_rows(flat, np.full_like(y, spread), y).mean())
     return (
         Score("rmse", math.sqrt(square), math.sqrt(ends[0][0]), math.sqrt(ends[0][1]), spread),
-        Score("crps", crps, *ends[1], float(crps_rows(flat, np.full_like(y, spread), y).mean())),
-        Score("nll", nll, *ends[2], 0.5 * math.log(2.0 * math.pi * math.e * spread**2)),
+        Score("crps", crps, *ends[2], constant),
+        Score("nll", nll, *ends[1], 0.5 * math.log(2.0 * math.pi * math.e * spread**2)),
         Score("coverage", float(inside.mean()), *wilson(inside.mean(), len(y))),
     )
 

@@ -57,7 +57,8 @@ def answering(model: object) -> Iterator[None]:
 def guard_answers(kind: type) -> None:
     """Has the methods of a class that answer raise a `FileError` where an object from a file fails inside."""
     for name in ANSWERS if hasattr(kind, ANSWERS[0]) else ():
-        if hasattr(kind, name):
+        # A method that some objects of the class lack is no function, and stays so.
+        if inspect.isfunction(inspect.getattr_static(kind, name, None)):
             setattr(kind, name, _guarded(getattr(kind, name)))
 
 

@@ -26,6 +26,8 @@ LARGEST = 1e15
 PRIOR_ROWS = 10.0
 # Each row is encoded by the targets of the other parts.
 FOLDS = 5
+# So many labels that never recur tell rows apart, and are no groups of them.
+ENOUGH = 30
 # Numbers as close as this are one, for a picture.
 TINY = 1e-300
 
@@ -195,6 +197,12 @@ class CategoricalEncoding:
         """What the level indices stand for, shape (C + 2,)."""
         return (*self.categories, "missing", "unseen")
 
+    @property
+    def level_names(self) -> tuple[str, ...]:
+        """The levels with the column's name: "site=a", …, "site missing", "site unseen"."""
+        labels = (f"{self.name}={label}" for label in self.categories)
+        return (*labels, f"{self.name} missing", f"{self.name} unseen")
+
     def encode(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Numbers, all 0, and levels of a column's labels.
 
@@ -222,6 +230,34 @@ class CategoricalEncoding:
                 f"column {self.name!r}: expected labels such as {self.categories[0]!r}, got {stranger!r} "
                 f"({type(stranger).__name__}). Give it the type that it had when it was fitted."
             )
+
+
+def indicators(encodings: Sequence[CategoricalEncoding], columns: Sequence[Column]) -> np.ndarray:
+    """A column of 0 and 1 for each level of columns of labels, also for "missing" and "unseen", shape (N, L)."""
+    coded = [
+        each.encode(values_of_kind(column, "categorical"))[1][:, None] == np.arange(len(each.levels))
+        for each, column in zip(encodings, columns, strict=True)
+    ]
+    return np.hstack(coded).astype(np.float64)
+
+
+def refuse_groups(encoding: CategoricalEncoding, rows: int) -> None:
+    """Refuses the levels of a column of a table of so many rows where no random effects of them can be learnt.
+
+    Raises:
+        InputError: if there is one level, or each row has another one.
+    """
+    levels = int((encoding.counts > 0).sum()) + (encoding.missing > 0)
+    if levels < 2:
+        raise InputError(
+            f"groups: expected a column of at least two different labels, got {levels} in column {encoding.name!r}. "
+            "Leave it out of groups=."
+        )
+    if levels >= ENOUGH and levels >= rows:
+        raise InputError(
+            f"groups: expected labels that recur, got {levels:,} different ones in the {rows:,} rows of column "
+            f"{encoding.name!r}. Leave it out of groups=: numbers that measure something are features."
+        )
 
 
 Feature = NumericEncoding | CategoricalEncoding

@@ -19,8 +19,8 @@ from bayescope.tables.scaling import Quantiles, Standard
 ScalingName = Literal["standard", "quantile"]
 EncodingName = Literal["one_hot", "ordinal", "target"]
 
-# Rows whose sums are taken at a time: their numbers stay in a processor's cache.
-SUMMED_ROWS = 4096
+# Rows that are summed, or scaled, at a time: their numbers stay in a processor's cache.
+CACHED_ROWS = 4096
 # This many outputs have all their covariances kept, in 8 MiB; more have variances alone.
 MOST_SPREAD = 1024
 # This many rows tell the spread to a few thousandths.
@@ -145,8 +145,8 @@ class Preprocessing:
             target_means, codes = out_of_fold(sizes, levels, targets, weights, random_state)
         each = np.ones(len(numbers)) if weights is None else weights
         moments = ColumnMoments.none(numbers.shape[1])
-        for start in range(0, len(numbers), SUMMED_ROWS):
-            some_rows = slice(start, start + SUMMED_ROWS)
+        for start in range(0, len(numbers), CACHED_ROWS):
+            some_rows = slice(start, start + CACHED_ROWS)
             moments = moments.joined(ColumnMoments.of(numbers[some_rows], each[some_rows]))
 
         def quantiles(place: int) -> Quantiles:
@@ -240,7 +240,7 @@ class Preprocessing:
     def owners(self) -> np.ndarray:
         """The place of the column that each output is made of, shape (D,)."""
         places, _ = _outputs(self.columns, self.kinds, self.labels, self.encoding, self.gaps, self.target_means)
-        return np.sort(places)
+        return np.sort(np.array(places, dtype=np.int64))
 
     @property
     def scales(self) -> np.ndarray:
@@ -337,15 +337,18 @@ class Preprocessing:
         return np.ascontiguousarray(np.hstack([numbers, flags])[:, self.order])
 
     def _scaled(self, numbers: np.ndarray) -> np.ndarray:
-        with np.errstate(over="ignore"):
-            if self.scaling == "standard":
-                scaled = numbers - self.centre
-                scaled /= self.scale
-            else:
-                scaled = np.empty(numbers.shape)
-                for place, scores in enumerate(self.scores):
-                    scaled[:, place] = scores.forward(numbers[:, place])
-        if scaled.size and not max(-scaled.min(), scaled.max()) <= LARGEST:
+        scaled, ends = np.empty(numbers.shape), []
+        for start in range(0, len(numbers), CACHED_ROWS):
+            some, block = numbers[start : start + CACHED_ROWS], scaled[start : start + CACHED_ROWS]
+            with np.errstate(over="ignore"):
+                if self.scaling == "standard":
+                    np.subtract(some, self.centre, out=block)
+                    block /= self.scale
+                else:
+                    for place, scores in enumerate(self.scores):
+                        block[:, place] = scores.forward(some[:, place])
+            ends += [block.min(initial=0.0), block.max(initial=0.0)]
+        if not np.max(np.abs(ends), initial=0.0) <= LARGEST:
             row, at = map(int, np.argwhere(~(np.abs(scaled) <= LARGEST))[0])
             numeric = [name for name, kind in zip(self.columns, self.kinds, strict=True) if kind == "numeric"]
             raise InputError(

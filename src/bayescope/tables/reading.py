@@ -25,6 +25,7 @@ def read_table(
     X: object,
     *,
     categorical: Sequence[str | int] | None = None,
+    groups: Sequence[str | int] | None = None,
     names: Sequence[str] | None = None,
     name: str = "X",
 ) -> list[Column]:
@@ -38,6 +39,7 @@ def read_table(
         X: a frame of pandas, polars, pyarrow or any other library that narwhals knows, or one with ``__dataframe__``; a
             NumPy array, a torch tensor or a list of rows.
         categorical: columns, by name or position, whose numbers are labels, such as postcodes.
+        groups: more of these, whose levels have random effects.
         names: of the columns of a table that has no names itself; x0, x1, … by default.
         name: of the table, for messages.
 
@@ -47,7 +49,7 @@ def read_table(
     Raises:
         InputTypeError: if X is no table, or a column holds what is neither a number nor a label.
         InputError: if X has no columns, two of one name or an infinite number, is sparse or not two-dimensional, or
-            ``categorical`` names a column that X does not have.
+            ``categorical`` or ``groups`` names a column that X does not have.
     """
     if isinstance(X, TableDataset):
         raise InputTypeError(
@@ -67,7 +69,7 @@ def read_table(
             f"{name}: Found array with 0 feature(s) (shape=({source.rows}, 0)) while a minimum of 1 is required."
         )
     _refuse_duplicates(name, titles)
-    labels = label_positions(titles, categorical)
+    labels = label_positions(titles, categorical) | label_positions(titles, groups, "groups")
     return [source.column(j, title, labels=j in labels) for j, title in enumerate(titles)]
 
 
@@ -93,21 +95,21 @@ def _refuse_duplicates(table: str, titles: list[str]) -> None:
             )
 
 
-def label_positions(titles: Sequence[str], categorical: Sequence[str | int] | None) -> set[int]:
-    """The positions of the columns that ``categorical`` names."""
-    if categorical is None:
+def label_positions(
+    titles: Sequence[str], columns: Sequence[str | int] | None, option: str = "categorical"
+) -> set[int]:
+    """The positions of the columns that an option names."""
+    if columns is None:
         return set()
-    checks.columns("categorical", categorical)
+    checks.columns(option, columns)
     positions = set()
-    for column in categorical:
+    for column in columns:
         if isinstance(column, str):
             if column not in titles:
-                raise OptionError.unknown("categorical", column, titles)
+                raise OptionError.unknown(option, column, titles)
             positions.add(titles.index(column))
         elif isinstance(column, bool) or not hasattr(column, "__index__") or not 0 <= column < len(titles):
-            raise InputError(
-                f"categorical: expected names of columns or positions 0…{len(titles) - 1}, got {column!r}."
-            )
+            raise InputError(f"{option}: expected names of columns or positions 0…{len(titles) - 1}, got {column!r}.")
         else:
             positions.add(column.__index__())
     return positions

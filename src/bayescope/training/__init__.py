@@ -4,8 +4,9 @@ from bayescope.training.checkpoint import Checkpoint, resumable
 from bayescope.training.convergence import Cycles
 from bayescope.training.fit_map import fit_map
 from bayescope.training.lbfgs import Lbfgs
+from bayescope.training.learnt_likelihood import LearntLikelihood, first_likelihood
 from bayescope.training.loop import Outcome, random_states
-from bayescope.training.minibatches import Minibatches, OrderedLoader, mean_square
+from bayescope.training.minibatches import Minibatches, OrderedLoader
 from bayescope.training.objective import NegativeLogJoint, canonical_targets, log_likelihood
 from bayescope.training.options import MakeOptimizer, TrainingKeywords, TrainingOptions
 from bayescope.training.stack import Stack, for_each, obstacle
@@ -18,6 +19,7 @@ __all__ = [
     "Cycles",
     "Interrupts",
     "Lbfgs",
+    "LearntLikelihood",
     "MakeOptimizer",
     "Minibatches",
     "NegativeLogJoint",
@@ -31,10 +33,10 @@ __all__ = [
     "Verdict",
     "canonical_targets",
     "chosen_weights",
+    "first_likelihood",
     "fit_map",
     "for_each",
     "log_likelihood",
-    "mean_square",
     "obstacle",
     "prepared",
     "random_states",

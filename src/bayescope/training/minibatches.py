@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.likelihoods import Likelihood, warn_of_probabilities
-from bayescope.network import Batches, reading, row_total, row_totals
+from bayescope.network import Batches, reading
 from bayescope.network.inputs import Inputs, call, explained, first_not_finite, map_tensors, take_rows, tensors
 from bayescope.network.shards import Fingerprint, require_same_function, same_on_all, set_epoch
 from bayescope.private_draws import Cut
@@ -270,6 +270,10 @@ class Minibatches:
         assert self._whole is not None
         return self._whole
 
+    def targets(self) -> Tensor:
+        """The canonical targets of all rows that this process reads, positions counted as rows."""
+        return self.joined(lambda _, targets: targets.flatten(0, 1))
+
     def joined(self, function: Callable[[Inputs, Tensor], Tensor]) -> Tensor:
         """What a function gives for this process's rows as they come, in one piece: shape (0, …) if it has none.
 
@@ -373,20 +377,6 @@ class _RowPlaces:
 
     def __len__(self) -> int:
         return self._rows.steps
-
-
-def mean_square(values: Tensor, *, about_mean: bool) -> Tensor:
-    """The mean square of the values of all rows, a scalar.
-
-    Args:
-        values: of the rows that this process reads, on the first axis.
-        about_mean: whether the mean over all rows is taken off first.
-    """
-    if about_mean:
-        (rows,) = row_totals(len(values))
-        values = values - row_total(values.sum(0)) / rows
-    squares, numbers = row_totals(float(values.square().sum()), values.numel())
-    return values.new_tensor(squares / numbers)
 
 
 def permuted(rows: int, batch_size: int, generator: torch.Generator) -> Sequence[Tensor]:

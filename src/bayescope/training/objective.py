@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from bayescope.errors import InputError
 from bayescope.likelihoods import Likelihood, read_targets
-from bayescope.network import Inputs, Weights, call, row_total, row_totals
+from bayescope.network import Inputs, Weights, call, row_total
 from bayescope.priors import Prior
+from bayescope.training.learnt_likelihood import LearntLikelihood
 from bayescope.training.stack import Stack
 
 
@@ -107,8 +108,7 @@ class NegativeLogJoint:
         ended: which networks of a stack count no more in the means, shape (M,); ``None`` where all of them count.
         extra: a further penalty, in autograd's graph.
         entries: what the trace gets besides, after each epoch.
-        noise_variance: a buffer, where the noise is learnt: after each epoch it is the mean of (y − f)² over the
-            passes of the epoch, under which their likelihood is largest.
+        learnt: the likelihood, where hyperparameters of it are learnt.
 
     Attributes:
         parameters: what is trained: the random weights, and all others that require a gradient.
@@ -127,10 +127,10 @@ class NegativeLogJoint:
         ended: Callable[[], Tensor] | None = None,
         extra: Callable[[], Tensor] | None = None,
         entries: Callable[[], Mapping[str, Any]] = dict,
-        noise_variance: Tensor | None = None,
+        learnt: LearntLikelihood | None = None,
     ) -> None:
         self._module, self._weights, self._rows, self._ended = module, weights, rows, ended
-        self._extra, self._entries, self._noise, self._numbers = extra, entries, noise_variance, 0
+        self._extra, self._entries, self._learnt = extra, entries, learnt
         self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self._each: Tensor | None = None
         if isinstance(module, Stack):
@@ -144,12 +144,12 @@ class NegativeLogJoint:
         self._pull = PriorPull(prior, self._weights, self._random, 1.0 / self._rows)
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
-        """The same objective in every epoch, but for a noise variance that is learnt."""
-        self._numbers = 0
+        """The same objective in every epoch, but for hyperparameters that are learnt."""
         if self._each is not None:
             self._each.zero_()
-        if self._noise is not None:  # which a checkpoint may have brought
-            self.likelihood = self.likelihood.with_noise_variance(self._noise)
+        if self._learnt is not None:  # which a checkpoint may have brought
+            self._learnt.begin()
+            self.likelihood = self._learnt.likelihood
 
     def estimate(self, inputs: Inputs, targets: Tensor) -> Tensor:
         """Sets every gradient to that of the objective over N, estimated from a minibatch.
@@ -164,9 +164,10 @@ class NegativeLogJoint:
         Raises:
             InputError: if the outputs do not depend on any parameter that is trained.
         """
-        self._numbers += targets.numel()
         with torch.enable_grad():
             f = call(self._module, inputs)
+            if self._learnt is not None:
+                self._learnt.observe(f.reshape(-1, f.shape[-1]), targets.flatten(0, 1))
             if self._each is None:
                 nll = -log_likelihood(self.likelihood, f, targets)
             else:
@@ -188,10 +189,9 @@ class NegativeLogJoint:
         if self._each is None:
             penalty = float(self.penalty())
             terms = {"loss": nll + penalty, "nll": nll, "penalty": penalty, **self._entries()}
-            if self._noise is not None and math.isfinite(nll):
-                numbers = round(row_totals(self._numbers)[0])
-                self._noise.fill_(squared_errors(float(self._noise), nll, numbers) / numbers)
-                terms["noise_variance"] = float(self._noise)
+            if self._learnt is not None:
+                self._learnt.refit()
+                terms |= self._learnt.entries()
             return terms
         each, penalties = row_total(self._each).cpu(), self.penalty().cpu()
         ended = torch.zeros(len(each), dtype=torch.bool) if self._ended is None else self._ended()
@@ -221,11 +221,6 @@ class NegativeLogJoint:
 
     def per_row_penalty(self) -> Tensor:
         return self.penalty().mean() / self._rows
-
-
-def squared_errors(noise_variance: float, nll: float, numbers: int) -> float:
-    """Σ (y − f)² over as many numbers y, from the sum of −log N(y; f, noise_variance)."""
-    return noise_variance * (2.0 * nll - numbers * math.log(2.0 * math.pi * noise_variance))
 
 
 def nll_of_each(likelihood: Likelihood, f: Tensor, targets: Tensor) -> Tensor:

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from bayescope.laplace.groups import PriorGroups
 from bayescope.laplace.hyperparameters import listed, prior_precision
-from bayescope.likelihoods import Likelihood
-from bayescope.network import Inputs, RandomWeights, Weights, passes_at, row_totals
+from bayescope.likelihoods import Likelihood, described, hyperparameters_of
+from bayescope.network import Inputs, RandomWeights, Weights, passes_at
 from bayescope.priors import Prior
 from bayescope.reparameterization import GaussianTensor
-from bayescope.training.objective import PriorPull, compact, squared_errors
+from bayescope.training.learnt_likelihood import LearntLikelihood
+from bayescope.training.objective import PriorPull, compact
 from bayescope.variational.elbo import Bound
 from bayescope.variational.families import Family, LogScale, kl_divergence
 
@@ -35,18 +36,14 @@ class Hyperparameters(nn.Module):
     Args:
         prior: p(θ), or where its precisions start.
         groups: which weights share a precision that is learnt; ``None`` where the prior is given.
-        likelihood: p(y∣f).
-        noise_variance: where the noise of a Gaussian likelihood starts that is to be learnt; else ``None``.
+        learnt: p(y∣f), whose hyperparameters may be learnt.
     """
 
-    def __init__(
-        self, prior: Prior, groups: PriorGroups | None, likelihood: Likelihood, noise_variance: Tensor | None
-    ) -> None:
+    def __init__(self, prior: Prior, groups: PriorGroups | None, learnt: LearntLikelihood) -> None:
         super().__init__()
-        self._given, self._groups, self._likelihood = prior, groups, likelihood
+        self._given, self._groups, self.learnt = prior, groups, learnt
         start = None if groups is None else groups.precisions(prior)
         self.register_buffer("precisions", start)
-        self.register_buffer("noise_variance", noise_variance)
 
     @property
     def prior(self) -> Prior:
@@ -58,14 +55,7 @@ class Hyperparameters(nn.Module):
     @property
     def likelihood(self) -> Likelihood:
         """The likelihood under the hyperparameters of the moment."""
-        if not self.learns_noise:
-            return self._likelihood
-        return self._likelihood.with_noise_variance(self.get_buffer("noise_variance"))
-
-    @property
-    def learns_noise(self) -> bool:
-        """Whether the noise is learnt."""
-        return self._buffers["noise_variance"] is not None
+        return self.learnt.likelihood
 
     @torch.no_grad()
     def fit_prior(self, mean: Tensor, variance: Tensor) -> None:
@@ -75,44 +65,27 @@ class Hyperparameters(nn.Module):
         squares = (mean - self._given.centre(len(mean)).to(mean.device)).square() + variance
         self.get_buffer("precisions").copy_(self._groups.counts / self._groups.sums(squares))
 
-    @torch.no_grad()
-    def fit_noise(self, squares: Tensor | float, numbers: int) -> None:
-        """The noise variance that maximises the bound.
-
-        Args:
-            squares: E_q[Σ (y − f)²].
-            numbers: how many outcomes the sum is over.
-        """
-        if self.learns_noise:
-            self.get_buffer("noise_variance").copy_(torch.as_tensor(squares) / numbers)
-
-    def squares(self, nll: float, numbers: int) -> float:
-        """E_q[Σ (y − f)²], from the sum of −log p(y∣f) under the present noise."""
-        return squared_errors(float(self.get_buffer("noise_variance")), nll, numbers)
-
     def refitted(self, bound: Bound | None) -> Bound | None:
-        """The bound, where there is one, at the noise that is best for it, which the likelihood has from now on.
+        """The bound, where there is one, at the noise that is best for it, which a Gaussian has from now on.
 
-        The noise of the last epoch is fitted to a draw or two; the bound is over many.
+        The noise of the last epoch is fitted to a draw or two; the bound is over many. Other hyperparameters stay.
         """
-        if bound is None or not self.learns_noise:
+        if bound is None or "noise_variance" not in self.learnt.names:
             return bound
-        before = float(self.get_buffer("noise_variance"))
-        self.fit_noise(self.squares(-float(bound.expected_log_likelihood), bound.outcomes), bound.outcomes)
-        noise = self.get_buffer("noise_variance")
-        best = -0.5 * bound.outcomes * (1.0 + (2.0 * torch.pi * noise).log())
-        return replace(
-            bound, expected_log_likelihood=best, standard_error=bound.standard_error * before / float(noise)
-        )  # fmt: skip
+        before, count = self.learnt.get_buffer("noise_variance").clone(), bound.outcomes
+        squares = -before * (2.0 * bound.expected_log_likelihood + count * (2.0 * torch.pi * before).log())
+        noise = squares / count
+        self.learnt.take(self.likelihood.with_noise_variance(noise))
+        best = -0.5 * count * (1.0 + (2.0 * torch.pi * noise).log())
+        error = bound.standard_error * float(before / noise)
+        return replace(bound, expected_log_likelihood=best, standard_error=error)
 
     def entries(self) -> dict[str, Any]:
         """What a trace gets of what is learnt."""
         learnt: dict[str, Any] = {}
         if self._groups is not None:
             learnt["prior_precision"] = self.get_buffer("precisions").tolist()
-        if self.learns_noise:
-            learnt["noise_variance"] = float(self.get_buffer("noise_variance"))
-        return learnt
+        return {**learnt, **self.learnt.entries()}
 
     def notes(self, weights: Weights) -> dict[str, str]:
         """What the summary says of learnt hyperparameters, by title."""
@@ -122,13 +95,8 @@ class Hyperparameters(nn.Module):
         else:
             named = listed(self._groups.names, self.get_buffer("precisions"))
             notes = {"prior precision": learnt.format(named)}
-        notes["likelihood"] = self._likelihood.name
-        if self.learns_noise:
-            notes["noise variance"] = learnt.format(f"{float(self.get_buffer('noise_variance')):.4g}")
-        elif isinstance(self._likelihood.noise_variance, Tensor):
-            values = self._likelihood.noise_variance.reshape(-1).tolist()
-            notes["noise variance"] = ", ".join(f"{value:.4g}" for value in values)
-        return notes
+        found = hyperparameters_of(self.likelihood, self.learnt.names)
+        return notes | described(self.likelihood) | {name: learnt.format(value) for name, value in found.items()}
 
 
 class Gradients(Protocol):
@@ -276,7 +244,7 @@ class NegativeBound:
         self._module, self._weights, self._family = module, weights, family
         self._hyperparameters, self._gradients = hyperparameters, gradients
         self._rows, self._kl_weight, self._warmup = rows, kl_weight, warmup
-        self._weight, self._warm, self._numbers = kl_weight, not warmup, 0
+        self._weight, self._warm = kl_weight, not warmup
         self._hold = hold
         parameters = weights.parameters(module).values() if hold else module.parameters()
         trained = [*parameters, *family.parameters()]
@@ -300,7 +268,7 @@ class NegativeBound:
                     layer.eval()
         self._warm = epoch + 1 >= self._warmup
         self._weight = self._kl_weight * (1.0 if self._warm else (epoch + 1) / self._warmup)
-        self._numbers = 0
+        self._hyperparameters.learnt.begin()
         self._present = self.likelihood
         self._gradients.begin_epoch(self.prior, self._weight / self._rows)
 
@@ -310,7 +278,6 @@ class NegativeBound:
         Returns:
             The minibatch's mean of −log p(y∣f) over draws and rows.
         """
-        self._numbers += targets.numel()
         for parameter in self.parameters:
             parameter.grad = None
         with torch.enable_grad():
@@ -323,7 +290,9 @@ class NegativeBound:
         return nll
 
     def _loss(self, targets: Tensor, f: Tensor) -> Tensor:
-        log_prob = self._present.log_prob(f.flatten(1, -2), targets.flatten(0, 1))
+        outputs, y = f.flatten(1, -2), targets.flatten(0, 1)
+        self._hyperparameters.learnt.observe(outputs, y)
+        log_prob = self._present.log_prob(outputs, y)
         return log_prob.sum() / -(f.shape[0] * f.shape[1])
 
     def per_row_penalty(self) -> Tensor:
@@ -333,13 +302,11 @@ class NegativeBound:
     def finish_epoch(self, nll: float) -> dict[str, Any]:
         """The two terms of the bound, with what has been learnt in between.
 
-        The noise is fitted to the epoch's residuals, and prior precisions, where they are learnt, to q as it is now,
-        once the KL term has its full weight.
+        Hyperparameters of the likelihood are fitted to the epoch's outputs, and prior precisions, where they are
+        learnt, to q as it is now, once the KL term has its full weight.
         """
         hyperparameters = self._hyperparameters
-        if hyperparameters.learns_noise:
-            numbers = round(row_totals(self._numbers)[0])
-            hyperparameters.fit_noise(hyperparameters.squares(nll, numbers), numbers)
+        hyperparameters.learnt.refit()
         if self._warm:
             with torch.no_grad():
                 hyperparameters.fit_prior(self._mean().to(torch.float64), self._family.variance())

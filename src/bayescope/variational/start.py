@@ -14,13 +14,13 @@ from bayescope.curvature import fit_curvature
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.laplace.groups import PriorGroups
 from bayescope.likelihoods import Likelihood
-from bayescope.network import Network, NetworkModel, RandomWeights, Weights, network_prior, row_totals
+from bayescope.network import Network, NetworkModel, RandomWeights, Weights, network_prior, row_total, row_totals
 from bayescope.network.forward import owned, reading
-from bayescope.network.inputs import Inputs, call, take_rows
+from bayescope.network.inputs import call, take_rows
 from bayescope.precision import DiagonalPrecision
 from bayescope.priors import Prior
 from bayescope.reparameterization import gaussian_kl
-from bayescope.training import MakeOptimizer, Training, log_likelihood, mean_square
+from bayescope.training import LearntLikelihood, MakeOptimizer, Training, first_likelihood, log_likelihood
 from bayescope.variational.families import Family, Full, LogScale, LowRank, MeanField
 from bayescope.variational.ivon import (
     FIRST_CURVATURE,
@@ -91,8 +91,8 @@ class Start:
             groups, prior_precision = _groups(training, options.groups), 1.0
         prior = _independent(network_prior(prior_precision, weights))
         trained = sds is not None or bool(layer_scales) or _is_laplace(options.initial_sd)
-        noise = _first_noise(training, trained=trained)
-        hyperparameters = Hyperparameters(prior, groups, training.likelihood, noise)
+        first = LearntLikelihood(_first_likelihood(training, trained=trained), training.likelihood.learnable)
+        hyperparameters = Hyperparameters(prior, groups, first)
         hyperparameters.to(next(module.parameters()).device)
         if sds is not None and not options.natural:
             return cls(options, training, hyperparameters, sds)
@@ -194,23 +194,15 @@ def _groups(training: Training, kind: str) -> PriorGroups:
     return PriorGroups.of(traced, kind)
 
 
-def _first_noise(training: Training, *, trained: bool) -> Tensor | None:
-    """Where a noise variance starts that is to be learnt: the targets' variance, or a trained network's squared error.
-
-    Returns:
-        A float64 scalar, or ``None`` where the noise is given or the likelihood has none.
-    """
+def _first_likelihood(training: Training, *, trained: bool) -> Likelihood:
+    """First values of hyperparameters that are to be learnt: from the targets, and the outputs of a trained network."""
     likelihood = training.likelihood
-    if not likelihood.learnable:
-        return None
-
-    def apart(inputs: Inputs, targets: Tensor) -> Tensor:
-        f = call(training.module, inputs).to(torch.float64).flatten(0, -2) if trained else 0.0
-        return targets.flatten(0, 1) - f
-
+    first = first_likelihood(likelihood, training.rows.targets)
+    if not trained or not likelihood.learnable:
+        return first
     with reading(training.module), torch.no_grad():
-        left = training.rows.joined(apart)
-    return mean_square(left, about_mean=not trained)
+        f = training.rows.joined(lambda inputs, _: call(training.module, inputs).to(torch.float64).flatten(0, -2))
+    return first.fitted(likelihood.learnable, f, training.rows.targets().to(f.device), row_total)
 
 
 def _is_laplace(initial_sd: object) -> bool:

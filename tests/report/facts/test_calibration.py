@@ -20,14 +20,14 @@ def told_of(mean: np.ndarray, sd: np.ndarray) -> judged.Predictions:
     quantiles = mean[:, None] + sd[:, None] * stats.norm.ppf(grid)
     interval = mean[:, None] + sd[:, None] * stats.norm.ppf([0.025, 0.975])
     zero = np.zeros((len(mean), 1))
-    return judged.Predictions(mean[:, None], zero, sd[:, None], np.zeros(len(mean)), quantiles, interval)
+    none = np.zeros(len(mean))
+    return judged.Predictions(mean[:, None], zero, sd[:, None], none, quantiles, interval, none)
 
 
 def classes_told(probs: np.ndarray) -> judged.Predictions:
     none = np.empty((len(probs), 0))
-    return judged.Predictions(
-        probs, np.zeros_like(probs), np.sqrt(probs * (1 - probs)), np.zeros(len(probs)), none, none
-    )
+    zero = np.zeros(len(probs))
+    return judged.Predictions(probs, np.zeros_like(probs), np.sqrt(probs * (1 - probs)), zero, none, none, zero)
 
 
 @pytest.mark.parametrize(("sharpen", "over", "under"), [(1.0, False, False), (3.0, True, False), (0.3, False, True)])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
+import bayescope as bs
 from bayescope import metrics
 from bayescope.report import judged as rows
 from bayescope.report import statistics
@@ -30,6 +32,18 @@ def test_scores_of_classes_are_the_metrics(name, request):
         )  # each class is integrated apart
     assert all(score.low <= score.value <= score.high for score in scores.values())
     assert scores["nll"].baseline > scores["nll"].value
+
+
+def test_the_crps_of_counts_is_that_of_counts():
+    source = np.random.default_rng(0)
+    X = pd.DataFrame({"x": source.normal(size=60)})
+    y = source.poisson(np.exp(0.5 * X["x"]))
+    model = bs.BayesianGeneralizedLinearModel(likelihood="poisson").fit(X, y)
+    judged = rows.Judged.of(model, X, y, 0)
+    scores = {each.name: each for each in statistics.number_scores(judged, rows.predictions(model, judged), 0)}
+    assert scores["crps"].value == pytest.approx(model.predict_distribution(X).crps(y).mean(), rel=1e-9)
+    mean, sd = model.predict(X, return_std=True)
+    assert scores["crps"].value < 0.97 * metrics.crps(mean, sd**2, y)  # of a Gaussian
 
 
 @pytest.mark.parametrize("name", ["linear", "additive_numbers"])

@@ -1,0 +1,149 @@
+"""What a contender says of the test rows, read from its predictive in blocks of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Self, final
+
+import numpy as np
+import pandas as pd
+from scipy.special import log_softmax
+
+from bayescope.comparison.split import TrainTestSplit
+from bayescope.estimators.base import log_probabilities
+from bayescope.predictive import Predictive
+
+ROWS = 1024  # predicted at a time
+COVERAGE = 0.95
+# The levels of the quantiles that two predictives are compared by, symmetric around ½.
+LEVELS = (np.arange(32) + 0.5) / 32
+MOST_ROWS = 500  # whose quantiles are compared
+
+Predict = Callable[[pd.DataFrame], Predictive]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ClassAnswers:
+    """Class probabilities.
+
+    Attributes:
+        log_probs: log class probabilities of the test rows, shape (N, K).
+        y: their classes, 0…K−1.
+    """
+
+    log_probs: np.ndarray
+    y: np.ndarray
+
+    @classmethod
+    def read(cls, predict: Predict, data: TrainTestSplit) -> Self:
+        return cls(class_log_probs(predict, data.X_test, len(data.labels)), data.y_test)
+
+    @property
+    def probs(self) -> np.ndarray:
+        """Class probabilities of the test rows, shape (N, K)."""
+        return np.exp(self.log_probs)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class NumberAnswers:
+    """Distributions of one number a row. Arrays of shape (N,) for the test rows, in the unit of y.
+
+    Attributes:
+        log_prob: log densities, or log probabilities, of the outcomes.
+        crps: the scores of the outcomes.
+        mean: of the predictive.
+        sd: of the predictive.
+        low: where the central interval of probability `COVERAGE` begins.
+        high: where it ends.
+        quantiles: of at most `MOST_ROWS` rows at `LEVELS`, shape (M, L).
+        shares: of these rows' outcomes that are below each quantile, shape (L,).
+        y: the outcomes.
+        unit: the sd of y over the training rows.
+    """
+
+    log_prob: np.ndarray
+    crps: np.ndarray
+    mean: np.ndarray
+    sd: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    quantiles: np.ndarray
+    shares: np.ndarray
+    y: np.ndarray
+    unit: float
+
+    @classmethod
+    def read(cls, predict: Predict, data: TrainTestSplit) -> Self:
+        def moments(p: Predictive, rows: slice) -> np.ndarray:
+            y = data.y_test[rows]
+            ends = [end[:, 0] for end in p.interval(COVERAGE, of="outcome")]
+            return np.stack([p.log_prob(y), p.crps(y), p.mean[:, 0], np.sqrt(p.variance)[:, 0], *ends], axis=1)
+
+        count = len(data.y_test)
+        some = np.linspace(0, count - 1, min(count, MOST_ROWS)).round().astype(int)
+
+        def quantiles(p: Predictive, rows: slice) -> np.ndarray:
+            return np.stack(_quantiles(p, data.y_test[some][rows]), axis=1)
+
+        log_prob, crps, mean, sd, low, high = by_blocks(predict, data.X_test, moments).T
+        both = by_blocks(predict, data.X_test.iloc[some], quantiles)
+        unit = float(data.y_train.std(ddof=1))
+        return cls(log_prob, crps, mean, sd, low, high, both[:, 0], both[:, 1].mean(0), data.y_test, unit)
+
+
+def _quantiles(p: Predictive, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Quantiles at `LEVELS`, and whether the outcomes are below them, each of shape (M, L).
+
+    A count y is below the quantile of level u by the share (u − F(y − 1))/(F(y) − F(y − 1)) between 0 and 1, whose mean
+    is u for counts that are drawn from F (Czado, Gneiting & Held 2009, equation 2).
+    """
+    ends = [p.interval(1.0 - 2.0 * level, of="outcome") for level in LEVELS[: len(LEVELS) // 2]]
+    below, above = (np.concatenate(side, axis=1) for side in zip(*ends, strict=True))
+    levels = np.concatenate([below, above[:, ::-1]], axis=1)
+    if not p.likelihood.domain.integer:
+        return levels, 1.0 * (y[:, None] <= levels)
+    before = np.where(y[:, None] > 0, p.cdf(np.maximum(y - 1.0, 0.0)), 0.0)
+    share = (LEVELS - before) / np.maximum(p.cdf(y) - before, np.finfo(float).tiny)
+    return levels, share.clip(0.0, 1.0)
+
+
+def spreads(answers: Mapping[str, NumberAnswers]) -> dict[str, np.ndarray]:
+    """The sds of all contenders, shape (N,) each, or a quarter of the intervals' widths where an sd is infinite."""
+    finite = all(np.isfinite(each.sd).all() for each in answers.values())
+    return {name: each.sd if finite else 0.25 * (each.high - each.low) for name, each in answers.items()}
+
+
+Answers = ClassAnswers | NumberAnswers
+READERS: dict[str, Callable[[Predict, TrainTestSplit], Answers]] = {
+    "classes": ClassAnswers.read,
+    "numbers": NumberAnswers.read,
+}
+
+
+def class_log_probs(predict: Predict, X: pd.DataFrame, classes: int) -> np.ndarray:
+    """The classes' log probabilities, shape (N, K), exact where a probability rounds to 0 or 1.
+
+    Of more than 32 classes each rare one is integrated separately, and their sum can differ from 1 by the errors of the
+    integrals. A log score is proper only for probabilities that sum to 1, so they are divided by their sum.
+
+    Args:
+        predict: from a table to its predictive.
+        X: N rows.
+        classes: K.
+    """
+    return log_softmax(by_blocks(predict, X, lambda p, _: log_probabilities(p, classes)), axis=1)
+
+
+def by_blocks(predict: Predict, X: pd.DataFrame, read: Callable[[Predictive, slice], np.ndarray]) -> np.ndarray:
+    """What is read from the predictives of some rows at a time, joined.
+
+    Args:
+        predict: from a table to its predictive.
+        X: N rows.
+        read: from the predictive of a block and its rows to an array with a row for each.
+    """
+    blocks = [slice(start, start + ROWS) for start in range(0, len(X), ROWS)]
+    return np.concatenate([read(predict(X.iloc[rows]), rows) for rows in blocks])
