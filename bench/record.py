@@ -26,7 +26,7 @@ RESULTS = ROOT / "bench" / "results"
 QUICK = ROOT / "bench" / "quick"
 PEERS = (
     "asdfghjkl", "backpack-for-pytorch", "bayesian-torch", "blackjax", "curvlinops-for-pytorch", "interpret-core",
-    "ivon-opt", "laplace-torch", "nutpie", "numpyro", "pyro-ppl", "scikit-learn",
+    "ivon-opt", "laplace-torch", "lifelines", "ngboost", "nutpie", "numpyro", "pyro-ppl", "scikit-learn", "statsmodels",
 )  # fmt: skip
 
 
