@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, Joint, Likelihood, MultivariateGaussian, Poisson
 from bayescope.likelihoods.elementwise import Elementwise
 
 # --- special functions, activations and likelihoods: mpmath with 60 digits, and autograd ----------------------------
@@ -303,7 +304,7 @@ def dense_laplace(log_joint: Callable[[Tensor], Tensor], dim: int) -> DenseLapla
         hessian = torch.func.jacrev(torch.func.grad(log_joint))(theta)
         step = -torch.linalg.solve(hessian, gradient)
         length = 1.0
-        while log_joint(theta + length * step) < log_joint(theta) - 1e-9:
+        while not log_joint(theta + length * step) >= log_joint(theta) - 1e-9:  # also where it is no number
             length *= 0.5
         theta = theta + length * step
         if gradient @ step < 1e-24:
@@ -314,23 +315,35 @@ def dense_laplace(log_joint: Callable[[Tensor], Tensor], dim: int) -> DenseLapla
 
 
 def linear_log_joint(
-    name: str, jacobian: Tensor, targets: Tensor, precision: Tensor, mean: Tensor, noise: Tensor | None = None
+    likelihood: Likelihood, jacobian: Tensor, targets: Tensor, precision: Tensor, mean: Tensor
 ) -> Callable[[Tensor], Tensor]:
     """log p(y, θ) with f = Jθ (N, C), independent priors, and each likelihood from its definition."""
 
-    def log_likelihood(f: Tensor) -> Tensor:
-        if name == "categorical":
-            return (f.gather(1, targets[:, None])[:, 0] - torch.logsumexp(f, 1)).sum()
-        if name == "gaussian":
-            return torch.distributions.Normal(f, noise.expand(f.shape).sqrt()).log_prob(targets).sum()
-        log_link = torch.special.log_ndtr if name == "probit" else torch.nn.functional.logsigmoid
-        return log_link((2.0 * targets - 1.0) * f).sum()
-
     def log_joint(theta: Tensor) -> Tensor:
         prior = torch.distributions.Normal(mean, precision.rsqrt()).log_prob(theta).sum()
-        return log_likelihood(jacobian @ theta) + prior
+        return _log_likelihood(likelihood, jacobian @ theta, targets) + prior
 
     return log_joint
+
+
+def _log_likelihood(likelihood: Likelihood, f: Tensor, targets: Tensor) -> Tensor:
+    match likelihood:
+        case Categorical():
+            return (f.gather(1, targets[:, None])[:, 0] - torch.logsumexp(f, 1)).sum()
+        case Gaussian():
+            noise = likelihood.noise_variance.expand(f.shape)
+            return torch.distributions.Normal(f, noise.sqrt()).log_prob(targets).sum()
+        case MultivariateGaussian():
+            return torch.distributions.MultivariateNormal(f, likelihood.covariance).log_prob(targets).sum()
+        case Poisson():
+            return torch.distributions.Poisson(f.exp()).log_prob(targets).sum()
+        case Joint(parts=parts):
+            columns = zip(parts, f.split(1, 1), targets.split(1, 1), strict=True)
+            return torch.stack([_log_likelihood(*each) for each in columns]).sum()
+        case Bernoulli():
+            log_link = torch.special.log_ndtr if likelihood.name == "probit" else torch.nn.functional.logsigmoid
+            return log_link((2.0 * targets - 1.0) * f).sum()
+    raise AssertionError(f"no definition of {likelihood.name!r} here")
 
 
 def regression(

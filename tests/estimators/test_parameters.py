@@ -25,12 +25,18 @@ NAMED = [
 ]  # fmt: skip
 
 
+def named(annotation: Any) -> list[str]:
+    """Every name in a type, which may be a union of several sets of names and of objects."""
+    return (
+        [annotation] if isinstance(annotation, str) else [name for part in get_args(annotation) for name in named(part)]
+    )
+
+
 @pytest.mark.parametrize(("estimator", "option"), NAMED)
 def test_the_names_in_the_type_are_those_that_a_fit_knows(estimator: type, option: str) -> None:
     with pytest.raises(OptionError) as error:
         estimator(**{option: "none of them"}).fit([[0.0], [1.0], [2.0]], [0, 1, 1])
-    names = get_args(get_type_hints(estimator)[option])
-    names = get_args(names[0]) or names  # of a name or an object
+    names = named(get_type_hints(estimator)[option])
     assert all(repr(name) in str(error.value) for name in names)
     assert str(error.value).count("', '") == len(names) - 1
 

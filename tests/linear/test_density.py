@@ -28,8 +28,7 @@ def theta(case: LinearCase) -> torch.Tensor:
 
 
 def log_joint(case: LinearCase):
-    noise = getattr(case.likelihood, "noise_variance", None)
-    return linear_log_joint(case.likelihood.name, case.jacobian, case.targets, case.precision, case.mean, noise)
+    return linear_log_joint(case.likelihood, case.jacobian, case.targets, case.precision, case.mean)
 
 
 def test_value_gradient_and_hessian_are_those_of_autograd(case: LinearCase, theta: torch.Tensor):

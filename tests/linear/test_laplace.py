@@ -36,9 +36,7 @@ def blobs() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_mode_covariance_and_evidence_are_those_of_dense_autograd(case: LinearCase):
-    noise = getattr(case.likelihood, "noise_variance", None)
-    name = case.likelihood.name
-    log_joint = linear_log_joint(name, case.jacobian, case.targets, case.precision, case.mean, noise)
+    log_joint = linear_log_joint(case.likelihood, case.jacobian, case.targets, case.precision, case.mean)
     truth = dense_laplace(log_joint, case.model.dim)
     q = laplace(case.density)
     assert_close(q.mean, truth.mode, **EXACT)
