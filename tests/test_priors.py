@@ -43,7 +43,7 @@ def test_flat_intercepts_have_the_density_one(flat):
 
 def test_the_precision_of_some_weights_is_replaced():
     changed = Prior([0.5, 2.0, 3.0], 1.0, flat=2).with_precision(torch.tensor([True, False, True, False, False]), 7.0)
-    assert changed.precision.tolist() == [7.0, 2.0, 7.0]
+    assert changed.diagonal(5).tolist() == [7.0, 2.0, 7.0, 0.0, 0.0]
     assert (changed.flat, float(changed.mean)) == (2, 1.0)
 
 

@@ -20,16 +20,16 @@ from bayescope.storage import stored
 @final
 @dataclass(frozen=True, init=False, eq=False)
 class Prior:
-    """p(θ) = N(mean, precision⁻¹) over P weights; the last of them, the intercepts of a linear model, may be flat.
+    """p(θ) = N(mean, precision⁻¹) over P weights, of which some, the intercepts of a linear model, may be flat.
 
     A flat intercept has the improper density 1, so that the evidence is the integral over it.
 
     Args:
         precision: a positive number for all weights, an array of shape (P,), or a `Precision` (a posterior that
             became the prior brings a dense one). Its unit is one over the weight's unit squared. With flat intercepts
-            it is a number or has shape (P − flat,).
+            it is a number or has shape (P − flat,), or shape (P,) with a 0 for each of them.
         mean: a number for all weights or an array of shape (P,).
-        flat: how many of the last weights are flat intercepts.
+        flat: how many weights are flat intercepts: the last ones, or those whose precision is 0.
 
     Raises:
         InputError: if a precision is not positive or a shape does not fit.
@@ -40,13 +40,11 @@ class Prior:
     flat: int = 0
 
     def __init__(self, precision: ArrayLike | Precision = 1.0, mean: ArrayLike = 0.0, flat: int = 0) -> None:
-        structured = isinstance(precision, Precision)
-        if structured and flat:
+        if isinstance(precision, Precision) and flat:
             raise InputError("prior_precision: expected numbers beside flat intercepts, got a structured precision.")
         object.__setattr__(self, "flat", checks.count("flat", flat, least=0))
-        object.__setattr__(
-            self, "precision", precision if structured else checks.positive("prior_precision", precision).clone()
-        )
+        checked = precision if isinstance(precision, Precision) else _checked(precision, self.flat).clone()
+        object.__setattr__(self, "precision", checked)
         object.__setattr__(self, "mean", checks.float64("prior mean", mean).clone())
         for name, value in (("prior_precision", self.precision), ("prior mean", self.mean)):
             if isinstance(value, Tensor) and value.ndim > 1:
@@ -62,16 +60,16 @@ class Prior:
             if self.precision.dim != dim:
                 raise InputError(f"prior_precision: expected {dim} weights, got a precision for {self.precision.dim}.")
             return self.precision
-        each, name = _vector("prior_precision", self.precision, dim - self.flat), "the prior precision"
-        if not self.flat:
-            return DiagonalPrecision(each, name=name)
-        return DiagonalPrecision(torch.cat([each, each.new_zeros(self.flat)]), name=name, semidefinite=True)
+        each, name = self.precision, "the prior precision"
+        if self.flat and (not each.ndim or bool(each.all())):
+            each = _vector("prior_precision", each, dim - self.flat)
+            each = torch.cat([each, each.new_zeros(self.flat)])
+        return DiagonalPrecision(_vector("prior_precision", each, dim), name=name, semidefinite=self.flat > 0)
 
     def with_precision(self, some: Tensor, precision: float | Tensor) -> Prior:
         """The same prior with other precisions of some weights, by a mask of shape (P,) without flat intercepts."""
-        rest = some.shape[0] - self.flat
-        each = self.diagonal(some.shape[0])[:rest].clone()
-        each[some[:rest]] = precision
+        each = self.diagonal(some.shape[0]).clone()
+        each[some] = precision
         return Prior(each, self.mean, self.flat)
 
     def centre(self, dim: int) -> Tensor:
@@ -88,8 +86,8 @@ class Prior:
         offset, precision = theta.to(torch.float64) - self.centre(dim), self.structured(dim)
         if not self.flat:
             return log_normal(offset, precision)
-        proper = _vector("prior_precision", self.precision, dim - self.flat)  # type: ignore[arg-type]
-        constant = proper.log().sum() - (dim - self.flat) * math.log(2 * math.pi)
+        each = precision.diagonal()
+        constant = each[each > 0].log().sum() - (dim - self.flat) * math.log(2 * math.pi)
         return 0.5 * (constant - _squared_length(offset, precision))
 
     def gradient(self, theta: Tensor) -> Tensor:
@@ -108,6 +106,21 @@ def _squared_length(offset: Tensor, precision: Precision) -> Tensor:
     """(θ − m)ᵀ A (θ − m), shape (...) for offsets of shape (..., P)."""
     rows = offset.reshape(-1, offset.shape[-1])
     return (rows * precision.multiply(rows.mT).mT).sum(-1).reshape(offset.shape[:-1])
+
+
+def _checked(precision: ArrayLike, flat: int) -> Tensor:
+    """Positive precisions, or those of all weights with a 0 for each flat one.
+
+    Raises:
+        InputError: if another one is not positive.
+    """
+    if not flat:
+        return checks.positive("prior_precision", precision)
+    each = checks.float64("prior_precision", precision)
+    known = each != 0
+    if each.ndim != 1 or int((~known).sum()) != flat:
+        return checks.positive("prior_precision", each)
+    return torch.where(known, checks.positive("prior_precision", torch.where(known, each, 1.0)), 0.0)
 
 
 def _vector(name: str, value: Tensor, dim: int) -> Tensor:

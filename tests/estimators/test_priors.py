@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bayescope.errors import InputError, OptionError
-from bayescope.estimators.priors import per_feature, prior_notes, weight_precision
+from bayescope.estimators.priors import of_weights, prior_notes, weight_precision
 from bayescope.linear import weight_prior
 from bayescope.models import LinearModel
 from bayescope.precision import DensePrecision
@@ -33,7 +33,7 @@ def test_a_prior_brings_its_precision():
 def test_the_notes_tell_what_the_prior_says():
     model = LinearModel(2, 3)
     prior = weight_prior(model, torch.tensor([1.0, 4.0]).double(), 0.25)
-    assert per_feature(prior, model).tolist() == [1.0, 4.0]
+    assert of_weights(prior, model).tolist() == [[1.0, 4.0]] * 3
     notes = prior_notes(prior, model, None)
     assert "1 to 4, one a feature" in notes["prior precision of the weights"]
     assert "0 ± 2 " in notes["prior precision of the intercept"]
@@ -43,4 +43,4 @@ def test_the_notes_tell_what_the_prior_says():
     flat = prior_notes(weight_prior(model, 1.0, None), model, None)
     assert flat["prior of the intercept"] == "flat"
     assert "f at the means of the inputs is 0 ± 2 " in str(prior_notes(prior, model, None, centred=True))
-    assert per_feature(weight_prior(model, 2.0, None), model).tolist() == [2.0, 2.0]
+    assert of_weights(weight_prior(model, 2.0, None), model).tolist() == [[2.0, 2.0]] * 3

@@ -29,8 +29,9 @@ from bayescope.likelihoods import (
     normal_quantile,
 )
 from bayescope.linear.density import Again
+from bayescope.linear.evidence import InterceptPrecision
 from bayescope.linear.hyperparameters import LearntUncertainty
-from bayescope.linear.table import RowTable
+from bayescope.linear.table import Batch, RowTable
 from bayescope.models import LinearModel
 from bayescope.posterior import DrawsPosterior, GaussianPosterior
 from bayescope.storage import stored
@@ -56,9 +57,11 @@ class BayesianGeneralizedLinearModel(OutcomeRegressor, ChosenPosterior):
     estimator is then a classifier, for scikit-learn too: `predict` gives the most probable class, `predict_proba` the
     probabilities and `score` the accuracy. Of classes that are numbers, ``predict_proba(X) @ classes_`` is the mean.
 
-    The prior is w ~ N(0, 1/prior_precision), and flat for b: with the default options the answer does not depend on
-    the units or the origin of x, nor on the unit of y where the mean is eᶠ. For numbers between two bounds, and where
-    all y are at a bound, such as counts of 0, f at the inputs' means is N(0, 10²) instead. Columns of labels are
+    The prior is w ~ N(0, 1/prior_precision), and flat for b: with the default options the answer does not depend on the
+    units or the origin of x, nor on the unit of y where the mean is eᶠ. For numbers between two bounds, and where all y
+    are at a bound, such as counts of 0, f at the inputs' means is N(0, 10²) instead. The weights of each of several
+    outcomes have precisions of their own, and each outcome its own such b: neither the unit of one nor their order
+    changes anything, and outcomes that share no hyperparameter have the answers of separate fits. Columns of labels are
     encoded as numbers. Where a number is missing, the column's mean stands in for it, and an extra column of 0 and 1
     marks it. A value that is missing when predicting, in a column without gaps, and a label that was never seen are
     integrated over what the training rows say of them: their variance is part of the epistemic variance.
@@ -74,9 +77,10 @@ class BayesianGeneralizedLinearModel(OutcomeRegressor, ChosenPosterior):
             ``features``), a `Prior` with either and mean 0, "evidence": learnt by maximising the log evidence, or
             "ard": one that is learnt for each feature of the table. "horseshoe" and "laplace", or a `Horseshoe` or
             `LaplacePrior`, are sparse priors, as in `BayesianLogisticRegression`. Numbers have units: those of the
-            model's inputs, which are standardised by default. With 0 the prior of all weights and of b is flat: the
-            mode and the hyperparameters are the maximum of the likelihood, and the covariance is the inverse of the
-            observed information.
+            model's inputs, which are standardised by default. What is learnt is learnt for each outcome; of several
+            outcomes it is Laplace's evidence that is maximised, whatever the posterior. With 0 the prior of all weights
+            and of b is flat: the mode and the hyperparameters are the maximum of the likelihood, and the covariance is
+            the inverse of the observed information.
         groups: columns, by name or position, whose levels have random effects, as in `BayesianLogisticRegression`.
         intercept_prior_precision: a positive number for b ~ N(0, 1/intercept_prior_precision), where b is f at inputs
             0; ``None`` for the default.
@@ -102,8 +106,9 @@ class BayesianGeneralizedLinearModel(OutcomeRegressor, ChosenPosterior):
         coef_: the posterior mean of w, shape (D,), of K outcomes (K, D), of the inputs (standardised unless
             ``standardize=False``), those of ``groups`` last.
         intercept_: the posterior mean of f where these inputs are 0, a number or shape (K,).
-        prior_precision_: the prior precision of the weights, a number or one a feature.
-        group_precision_: that of the random effects, by the column in ``groups``.
+        prior_precision_: the prior precision of the weights, a number or one a feature; of K outcomes, whose weights
+            have precisions of their own where these are learnt, shape (K,) or (K, D).
+        group_precision_: that of the random effects, by the column in ``groups``; of K outcomes shape (K,).
         log_evidence_: log p(y∣X), where the posterior defines it.
         elbo_: a lower bound on it, for "variational" and "mean_field".
         effective_parameters_: how many weights the data determine, γ = Σ (1 − α_i Σ_ii), for Gaussian posteriors.
@@ -152,7 +157,9 @@ class BayesianGeneralizedLinearModel(OutcomeRegressor, ChosenPosterior):
         cutpoints = "cutpoints" in likelihood.learnable
         bias = checks.flag("fit_intercept", self.fit_intercept) and not cutpoints
         model = LinearModel(len(self._inputs.names), outputs, bias)
-        weights, intercepts, learnt = self._infer(data, model, likelihood, notes, self._intercept(likelihood, data))
+        weights, intercepts, learnt = self._infer(
+            data, model, likelihood, notes, self._intercept(likelihood, data, outputs)
+        )
         _warn_of_spread(data, likelihood, torch.from_numpy(weights), torch.from_numpy(intercepts))
         self.likelihood_ = self._without_offset()
         self.coef_, self.intercept_ = (weights, intercepts) if self._outcomes else (weights[0], float(intercepts[0]))
@@ -241,8 +248,11 @@ class BayesianGeneralizedLinearModel(OutcomeRegressor, ChosenPosterior):
     def _class_names(self) -> tuple[str, ...]:
         return self._outcomes
 
-    def _intercept(self, likelihood: Likelihood, data: RowTable) -> float | None:
-        """The prior precision of the intercept; ``None`` for a flat one.
+    def _outputs_apart(self, model: LinearModel) -> bool:
+        return model.outputs > 1
+
+    def _intercept(self, likelihood: Likelihood, data: RowTable, outputs: int) -> InterceptPrecision:
+        """The prior precisions of the intercepts; ``None`` if all are flat.
 
         Where f is in log odds, and where all rows are at a bound of y, the likelihood has no mode without a prior.
         """
@@ -256,15 +266,21 @@ class BayesianGeneralizedLinearModel(OutcomeRegressor, ChosenPosterior):
             return None
         if given is not None or (np.ndim(cast(Any, self.prior_precision)) == 0 and self.prior_precision == 0):
             return given
-        return None if all(_has_mode(part, data, some) for part, some in likelihood.by_column) else WEAK_INTERCEPT
+        modes = _have_modes(likelihood, data, outputs)
+        return None if bool(modes.all()) else torch.where(modes, 0.0, WEAK_INTERCEPT)
 
 
-def _has_mode(likelihood: Likelihood, data: RowTable, columns: slice) -> bool:
-    """Whether some columns of the targets have a mode without a prior: one side has no bound, and a row is at none."""
-    domain = likelihood.domain
-    bounds = torch.tensor([domain.low, domain.high], dtype=torch.float64)
-    inside = data.largest(lambda rows: (rows.targets[..., columns, None] != bounds).all(-1).any().double())
-    return bool(inside) and bool(bounds.isinf().any()) and domain.kind == "numbers"
+def _have_modes(likelihood: Likelihood, data: RowTable, outputs: int) -> Tensor:
+    """Whether each outcome has a mode without a prior, shape (C,): one side has no bound, and a row is at none."""
+    domains = [part.domain for part in likelihood.parts or [likelihood] * outputs]
+    bounds = torch.tensor([[each.low, each.high] for each in domains], dtype=torch.float64)
+
+    def inside(rows: Batch) -> tuple[Tensor]:
+        y = likelihood.outcomes(rows.targets) if isinstance(likelihood, WithOffset) else rows.targets
+        return ((y.reshape(len(y), outputs, -1, 1) != bounds[:, None]).all(-1).any(-1).double().sum(0),)
+
+    numbers = torch.tensor([each.kind == "numbers" for each in domains])
+    return (data.sum(inside, size=outputs)[0] > 0) & bounds.isinf().any(1) & numbers
 
 
 def _warn_of_spread(data: RowTable, likelihood: Likelihood, weights: Tensor, intercepts: Tensor) -> None:

@@ -23,10 +23,10 @@ from bayescope.estimators.linear_posteriors import (
     fit_posterior,
 )
 from bayescope.estimators.linear_reading import LinearEstimator
-from bayescope.estimators.priors import prior_notes, weight_precision
+from bayescope.estimators.priors import NOTHING, prior_notes, weight_precision
 from bayescope.likelihoods import Likelihood
 from bayescope.linear.density import LinearDensity
-from bayescope.linear.evidence import maximise_group_evidence, weight_prior
+from bayescope.linear.evidence import InterceptPrecision, maximise_group_evidence, weight_prior
 from bayescope.linear.groups import WeightGroups
 from bayescope.linear.hyperparameters import LearntUncertainty, learn_hyperparameters
 from bayescope.linear.row_space import RowSpace
@@ -62,7 +62,7 @@ class ChosenPosterior(LinearEstimator):
         model: LinearModel,
         likelihood: Likelihood,
         row_notes: dict[str, str],
-        intercept: float | None,
+        intercept: InterceptPrecision,
     ) -> tuple[np.ndarray, np.ndarray, LearntUncertainty | None]:
         """Fits the named posterior and sets the learned attributes.
 
@@ -71,7 +71,7 @@ class ChosenPosterior(LinearEstimator):
             model: of the inputs.
             likelihood: p(y∣f).
             row_notes: lines for the summary.
-            intercept: its prior precision; ``None`` for a flat intercept.
+            intercept: the prior precision of the intercepts.
 
         Returns:
             The weights (C, D), the intercepts (C,), and the uncertainty of the likelihood's hyperparameters, where the
@@ -84,13 +84,13 @@ class ChosenPosterior(LinearEstimator):
         with threads_for(data.count * model.features):
             wide = LinearDensity(model, likelihood, Prior(), data)
 
-            def learn(first: WeightGroups, groups: WeightGroups) -> Tensor:
+            def learn(density: LinearDensity, first: WeightGroups, groups: WeightGroups) -> Tensor:
                 nonlocal likelihood
                 tune = partial(maximise_group_evidence, intercept_prior_precision=intercept)
-                likelihood = learn_hyperparameters(wide, lambda some: tune(some, first).mode)
-                return torch.as_tensor(tune(wide.with_likelihood(likelihood), groups).prior_precision)
+                likelihood = learn_hyperparameters(density, lambda some: tune(some, first).mode)
+                return torch.as_tensor(tune(density.with_likelihood(likelihood), groups).prior_precision)
 
-            model, data, precision = self._learn_groups(model, data, given, learn)
+            model, data, precision = self._learn_groups(model, data, given, partial(learn, wide))
             # Independent weights of the columns are not independent in any other coordinates.
             space = RowSpace.of(
                 model,
@@ -100,7 +100,12 @@ class ChosenPosterior(LinearEstimator):
                 turned=self.posterior != "mean_field" and sparse is None,
                 lifted=self.posterior not in ("map", *SAMPLERS),
             )
-            first = FIRST_PRECISION if space.precision is None else space.precision
+            precision = space.precision
+            if precision is None and sparse is None and self._outputs_apart(model):
+                every = WeightGroups.of_outputs(space.model)
+                narrow = LinearDensity(space.model, likelihood, Prior(), space.table)
+                precision = learn(narrow, every, every).clamp(max=NOTHING)
+            first = FIRST_PRECISION if precision is None else precision
             density = LinearDensity(space.model, likelihood, weight_prior(space.model, first, intercept), space.table)
             task = Task(density, precision is None, intercept, generator, chains, learnable, sparse)
             fitted = fit_posterior(self.posterior, task)

@@ -23,7 +23,13 @@ from bayescope.errors import (
 )
 from bayescope.estimators.priors import USELESS
 from bayescope.linear.density import Again, LinearDensity, OutputCovariance
-from bayescope.linear.evidence import effective_parameters, first_precision, maximise_evidence, weight_prior
+from bayescope.linear.evidence import (
+    InterceptPrecision,
+    effective_parameters,
+    first_precision,
+    maximise_evidence,
+    weight_prior,
+)
 from bayescope.linear.expectations import log_expected_likelihood
 from bayescope.linear.hyperparameters import LearntUncertainty, learn_hyperparameters
 from bayescope.linear.mode import LinearMode, find_mode, laplace_at, map_at
@@ -80,7 +86,7 @@ class Task:
         density: the model, the likelihood and the rows; its prior is the one given, or where the search for the
             precision begins.
         tune: whether the weights' precision is to be learnt.
-        intercept_prior_precision: the intercept's; ``None`` for a flat one.
+        intercept_prior_precision: of the intercepts.
         generator: for the samplers.
         chains: options of the samplers that were given: draws, tune, chains.
         learnt: the names of the likelihood's hyperparameters that are learnt, or have been.
@@ -89,7 +95,7 @@ class Task:
 
     density: LinearDensity
     tune: bool
-    intercept_prior_precision: float | None
+    intercept_prior_precision: InterceptPrecision
     generator: torch.Generator
     chains: dict[str, int]
     learnt: tuple[str, ...]

@@ -19,7 +19,7 @@ from bayescope.estimators.base import BLOCK_NUMBERS, MissingAttributeError, Tabl
 from bayescope.estimators.features import Features
 from bayescope.estimators.inputs import EstimatorTable, InputMap, Origin
 from bayescope.estimators.mapped_rows import MappedRows
-from bayescope.estimators.priors import group_notes, per_feature, sparse_prior, weight_groups
+from bayescope.estimators.priors import NOTHING, group_notes, of_weights, sparse_prior, weight_groups
 from bayescope.estimators.table_rows import TableRows, row_offset
 from bayescope.estimators.targets import weight_notes
 from bayescope.likelihoods import Likelihood
@@ -49,8 +49,6 @@ DRAWS = 4000
 
 # Matrices of P×P numbers that a search for the precisions of groups has at once.
 GROUP_MATRICES = 16
-# The prior precision of a weight that stands alone for a model without any.
-NOTHING = 1e100
 
 WeightPrecision: TypeAlias = (
     float
@@ -78,7 +76,7 @@ class LinearEstimator(TableEstimator):
     coef_: np.ndarray = field(init=False)
     intercept_: float | np.ndarray = field(init=False)
     prior_precision_: float | np.ndarray = field(init=False)
-    group_precision_: dict[str, float] = field(init=False)
+    group_precision_: dict[str, float | np.ndarray] = field(init=False)
     weight_names_: tuple[str, ...] = field(init=False)
     _inputs: InputMap = field(init=False)
     _precisions: np.ndarray = field(init=False)
@@ -119,38 +117,44 @@ class LinearEstimator(TableEstimator):
             }
         )  # fmt: skip
         at = np.arange(count)
-        fixed = (at < inputs.of_features) | (at >= model.features)
-        table = table[np.tile(fixed, model.outputs)].reset_index(drop=True)
+        fixed = np.tile((at < inputs.of_features) | (at >= model.features), (model.outputs, 1))
+        fixed[:, : model.features] &= np.isfinite(self._precisions_kept())
+        table = table[fixed.ravel()].reset_index(drop=True)
         return table if model.outputs > 1 else table.drop(columns="class")
 
     def relevance(self) -> pd.DataFrame:
         """How far the prior lets each feature of the table matter, one line each, with the most determined first.
 
         Returns:
-            The columns ``feature``; ``inputs``: how many inputs of the model are made of it; ``precision``: the prior
-            precision of their weights, infinite for a feature that the evidence switches off; ``determined``: the share
-            of the weights that the data determine, the mean of 1 − α_i Σ_ii (MacKay 1992), NaN under a point; and
-            ``switched_off``. Under a sparse prior ``determined`` is 1 − E[κ], where κ is the share by which a weight is
+            The columns ``feature``, ``class`` (of several outcomes, whose weights have prior precisions of their own);
+            ``inputs``: how many inputs of the model are made of it; ``precision``: the prior precision of their
+            weights, infinite for a feature that the evidence switches off; ``determined``: the share of the weights
+            that the data determine, the mean of 1 − α_i Σ_ii (MacKay 1992), NaN under a point; and ``switched_off``.
+            Under a sparse prior ``determined`` is 1 − E[κ], where κ is the share by which a weight is
             shrunk to 0, and a feature is switched off if that is below ½ for all of its inputs (Carvalho, Polson &
             Scott 2010, The horseshoe estimator for sparse signals).
         """
         check_is_fitted(self)
         owners, names = self._inputs.owners
+        precisions = np.atleast_2d(self._precisions)
         if self._shrinkage is None:
-            share = self._each_input(1.0 - self._precisions_kept() * self._variances(), 0.0).mean(0)
-            off = np.isinf(self._precisions)
+            known, off = self._precisions_kept(), np.isinf(precisions)
+            share = np.where(np.isinf(known), 0.0, 1.0 - np.minimum(known, NOTHING) * self._variances())
+            share = self._each_input(share, 0.0).reshape(len(precisions), -1, len(owners)).mean(1)
         else:
-            share, off = 1.0 - self._shrinkage, self._shrinkage > 0.5
-        features = range(len(names) - len(self._inputs.groups))
+            share, off = 1.0 - self._shrinkage[None], self._shrinkage[None] > 0.5
+        each = [(c, at, owners == at) for c in range(len(share)) for at in range(len(names) - len(self._inputs.groups))]
         table = pd.DataFrame(
             {
-                "feature": np.array([names[at] for at in features], dtype=object),
-                "inputs": [int((owners == at).sum()) for at in features],
-                "precision": [float(self._precisions[owners == at].min(initial=np.inf)) for at in features],
-                "determined": [float(share[owners == at].mean()) if (owners == at).any() else 0.0 for at in features],
-                "switched_off": [bool(off[owners == at].all()) for at in features],
+                "feature": np.array([names[at] for _, at, _ in each], dtype=object),
+                "class": np.array([(self._class_names or [""])[c] for c, _, _ in each], dtype=object),
+                "inputs": [int(of.sum()) for _, _, of in each],
+                "precision": [float(precisions[c, of].min(initial=np.inf)) for c, _, of in each],
+                "determined": [float(share[c, of].mean()) if of.any() else 0.0 for c, _, of in each],
+                "switched_off": [bool(off[c, of].all()) for c, _, of in each],
             }
         )
+        table = table if len(share) > 1 else table.drop(columns="class")
         return table.sort_values(["determined", "precision"], ascending=[False, True], kind="stable", ignore_index=True)
 
     def random_effects(self) -> pd.DataFrame:
@@ -198,8 +202,8 @@ class LinearEstimator(TableEstimator):
         return self._model.unflat(variances)[0].numpy()
 
     def _precisions_kept(self) -> np.ndarray:
-        """The prior precisions of the model's inputs, shape (D,)."""
-        return self._precisions if self._inputs.kept is None else self._precisions[self._inputs.kept]
+        """The prior precisions of the model's inputs, shape (D,) or (C, D)."""
+        return self._precisions if self._inputs.kept is None else self._precisions[..., self._inputs.kept]
 
     def _each_input(self, values: np.ndarray, absent: float) -> np.ndarray:
         """Values (C, D) of the model's inputs for all inputs, those included that were switched off."""
@@ -306,7 +310,8 @@ class LinearEstimator(TableEstimator):
                 the rows.
 
         Returns:
-            The model, the rows and the precisions of the inputs that stay; what was given, without several groups.
+            The model, the rows and the precisions of the inputs that stay, shape (D,), or (C, D) of outputs that stand
+            apart; what was given, without several groups.
 
         Raises:
             MemoryBudgetError: if memory does not hold what the search takes.
@@ -315,15 +320,23 @@ class LinearEstimator(TableEstimator):
         if groups is None:
             return model, data, given
         require_room(model, GROUP_MATRICES)
-        each = learn(groups.sharing(self._inputs.of_features) if self._by_relevance else groups, groups)
+        first = groups.sharing(self._inputs.of_features) if self._by_relevance else groups
+        if self._outputs_apart(model):
+            first, groups = first.apart(model.outputs), groups.apart(model.outputs)
+        each = learn(first, groups)
         self._precisions = each.clone().numpy()
         if not model.bias and bool(each.isinf().all()):
-            each[0] = NOTHING  # a model has some weight
-        kept = ~each.isinf()
+            each[..., 0] = NOTHING  # a model has some weight
+        kept = ~each.isinf().reshape(-1, model.features).all(0)
+        each = each[..., kept].clamp(max=NOTHING)
         if bool(kept.all()):
             return model, data, each
         self._inputs = self._inputs.narrowed(kept.numpy())
-        return replace(model, features=int(kept.sum())), data.narrowed(kept), each[kept]
+        return replace(model, features=int(kept.sum())), data.narrowed(kept), each
+
+    def _outputs_apart(self, model: LinearModel) -> bool:
+        """Whether each output has prior precisions of its own: outcomes have units, classes have none."""
+        return False
 
     @property
     def _by_relevance(self) -> bool:
@@ -372,12 +385,15 @@ class LinearEstimator(TableEstimator):
         self._shrinkage = None if shrinkage is None else shrinkage.numpy().copy()
         owners, features = self._inputs.owners
         if not (self._by_relevance or self._inputs.groups):
-            self._precisions = per_feature(prior, model).numpy().copy()
-        of_features = self._precisions[owners < len(features) - len(self._inputs.groups)]
+            each = of_weights(prior, model).numpy()
+            each = np.where(each < NOTHING, each, np.inf)
+            self._precisions = each if self._outputs_apart(model) and given is None and shrinkage is None else each[0]
+        of_features = self._precisions[..., owners < len(features) - len(self._inputs.groups)]
         shared = not self._by_relevance and shrinkage is None and (given is None or given.ndim == 0)
-        self.prior_precision_ = float(of_features.min(initial=np.inf)) if shared else of_features
+        axis = -1 if given is None else None
+        self.prior_precision_ = _plain(of_features.min(axis, initial=np.inf)) if shared else of_features
         self.group_precision_ = {
-            each.name: float(self._precisions[owners == at][0])
+            each.name: _plain(self._precisions[..., owners == at][..., 0])
             for at, each in enumerate(self._inputs.groups, len(features) - len(self._inputs.groups))
         }
         notes = notes | group_notes(self._inputs, self._precisions, relevance=self._by_relevance)
@@ -392,8 +408,14 @@ class LinearEstimator(TableEstimator):
         self.posterior_ = replace(noted(posterior, notes), reader=reader)
         weights, bias = (None if each is None else each.numpy().copy() for each in model.unflat(posterior.mean))
         assert weights is not None
+        weights[:, :] = np.where(np.isinf(self._precisions_kept()), 0.0, weights)
         intercepts = self._inputs.intercept_at_zero(weights, np.zeros(len(weights)) if bias is None else bias)
         return self._each_input(weights, 0.0), intercepts
+
+
+def _plain(values: np.ndarray) -> float | np.ndarray:
+    """One number as such."""
+    return values if values.ndim else float(values)
 
 
 def coefficient_lines(table: pd.DataFrame, constants: Sequence[str]) -> list[str]:

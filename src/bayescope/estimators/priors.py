@@ -25,6 +25,8 @@ SPARSE: dict[str, SparsePrior] = {"horseshoe": Horseshoe(), "laplace": LaplacePr
 # A flat prior would not do: if a plane separates the classes, the range of b that does grows with the length of w, and
 # the evidence as a function of the weights' precision α rises as α^{-1/2} for ever.
 WEAK_INTERCEPT = 0.01
+# The prior precision of a weight that the evidence switches off and the model has to keep.
+NOTHING = 1e100
 # A summary names this many features that were switched off.
 NAMED = 5
 # What a summary says of a precision at the upper end of the search.
@@ -99,9 +101,9 @@ def intercept_precision(value: float | None) -> float | None:
     return None if value is None else checks.positive_number("intercept_prior_precision", value)
 
 
-def per_feature(prior: Prior, model: LinearModel) -> Tensor:
-    """The precision of each feature's weights, shape (D,)."""
-    return prior.diagonal(model.dim)[: model.features]
+def of_weights(prior: Prior, model: LinearModel) -> Tensor:
+    """The precision of each weight, shape (C, D)."""
+    return model.unflat(prior.diagonal(model.dim))[0]
 
 
 def weight_groups(inputs: InputMap, given: Tensor | None, *, relevance: bool) -> WeightGroups | None:
@@ -133,22 +135,21 @@ def group_notes(inputs: InputMap, precisions: np.ndarray, *, relevance: bool) ->
 
     Args:
         inputs: of the model.
-        precisions: of all inputs, shape (D,).
+        precisions: of all inputs, shape (D,), or of all weights, (C, D).
         relevance: whether each feature's precision was learnt by itself.
     """
     owners, names = inputs.owners
     features, notes = len(names) - len(inputs.groups), {}
-    off = [name for at, name in enumerate(names[:features]) if np.isinf(precisions[owners == at]).all()]
+    off = [name for at, name in enumerate(names[:features]) if np.isinf(precisions[..., owners == at]).all()]
     if relevance or off:
         more = f" and {len(off) - NAMED} more" if len(off) > NAMED else ""
         listed = f": {', '.join(off[:NAMED])}{more}" if off else ""
         notes["switched off by the evidence"] = f"{len(off)} of {features} features{listed}"
     for at, group in enumerate(inputs.groups, features):
-        precision = float(precisions[owners == at][0])
+        sds = " and ".join(f"{each**-0.5:.4g}" for each in np.atleast_2d(precisions[..., owners == at])[:, 0].tolist())
         levels = int((group.counts > 0).sum()) + (group.missing > 0)
         notes[f"random effects of {group.name}"] = (
-            f"{levels} levels, with a sd of {precision**-0.5:.4g} that maximises the evidence; a new level has mean 0 "
-            "and this sd"
+            f"{levels} levels, with a sd of {sds} that maximises the evidence; a new level has mean 0 and this sd"
         )
     return notes
 
@@ -157,20 +158,25 @@ def prior_notes(
     prior: Prior, model: LinearModel, tuned_by: str | None, *, centred: bool = False, features: int | None = None
 ) -> dict[str, str]:
     """The prior in words, with its units: it says something about the inputs as the model sees them."""
-    each, notes = per_feature(prior, model)[:features], {}
+    each, notes = of_weights(prior, model)[:, :features], {}
     if prior.flat == model.dim:
         notes["prior of the weights"] = "flat: the log evidence is not defined"
-    elif len(each):
-        low, high = float(each.min()), float(each.max())
-        value = f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}, one a feature"
+    elif each.numel():
+        low, high = float(each.min()), float(each[each < NOTHING].max()) if bool((each < NOTHING).any()) else NOTHING
+        by_output, by_feature = bool((each == each[:, :1]).all()), bool((each == each[:1]).all())
+        whose = "an output" if by_output else "a feature" if by_feature else "a weight"
+        value = f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}, one {whose}"
+        off = int((each >= NOTHING).all(1).sum()) if model.outputs > 1 else 0
+        rest = f"; infinite for {off} of {model.outputs} outputs, of which the features tell nothing" if off else ""
         source = "" if tuned_by is None else f", which maximises {tuned_by}"
-        notes["prior precision of the weights"] = f"{value}{source}, per (unit of f per unit of input) squared"
-    if prior.flat:
-        notes["prior of the intercept"] = "flat"
-    elif model.bias:
-        intercept = float(prior.diagonal(model.dim)[-1])
+        notes["prior precision of the weights"] = f"{value}{source}, per (unit of f per unit of input) squared{rest}"
+    intercept = float(prior.diagonal(model.dim)[-model.outputs :].max()) if model.bias else 0.0
+    if intercept:
+        but = f", flat for {prior.flat} of {model.outputs} outputs" if prior.flat else ""
         notes["prior precision of the intercept"] = (
             f"{intercept:g}: f at {'the means of the inputs' if centred else 'input 0'} is 0 ± {intercept**-0.5:g} "
-            "before the data are seen"
+            f"before the data are seen{but}"
         )
+    elif prior.flat:
+        notes["prior of the intercept"] = "flat"
     return notes

@@ -220,10 +220,14 @@ class Units:
                 f"{rows.target_name}: expected numbers whose squares are floats, got one of {farthest:.3g} in size. "
                 "Divide them by a constant."
             )
-        if (likelihood.domain.integer or likelihood.domain.atom) and not moments.mean[:outputs].any():
+        domains = [part.domain for part in likelihood.parts or [likelihood] * outputs]
+        bounded = np.array([each.integer or each.atom for each in domains])
+        empty = np.flatnonzero(bounded & (moments.mean[:outputs] == 0))
+        if len(empty):
+            column = f" of column {empty[0]}" if outputs > 1 else ""
             raise InputError(
-                "y: expected numbers of which one is not 0, got 0 in all rows, from which nothing can be learnt. Take "
-                "BayesianGeneralizedLinearModel, whose intercept has a prior."
+                f"y: expected numbers of which one is not 0, got 0 in all rows{column}, from which nothing can be "
+                "learnt. Take BayesianGeneralizedLinearModel, whose intercept has a prior."
             )
         of_y = slice(len(largest))
         varies = bool(((moments.high - moments.low)[of_y] > ROUNDING * largest).all())

@@ -16,7 +16,7 @@ from torch.nn.functional import softplus
 
 from bayescope import checks
 from bayescope.errors import InputError
-from bayescope.likelihoods.elementwise import Elementwise, ExponentialMoments, hyperparameter
+from bayescope.likelihoods.elementwise import Elementwise, ExponentialMoments, hyperparameter, one_or_each
 from bayescope.likelihoods.likelihood import Domain, Moments
 from bayescope.special import log_negative_binomial, log_poisson
 from bayescope.storage import stored
@@ -124,7 +124,7 @@ class NegativeBinomial(Elementwise):
             return self
         mean, variance = y.mean(0), y.var(0, correction=0)
         each = ((variance - mean) / mean.square().clamp_min(1e-12)).clamp(0.01, 100.0)
-        return NegativeBinomial(each if len(each) > 1 else each[0])
+        return NegativeBinomial(one_or_each(each))
 
     def log_density(self, f: Tensor, y: Tensor) -> Tensor:
         """y f − (y + r) log(1 + μ/r) + log Γ(y + r)/(Γ(r) r^y) − log y!."""
@@ -198,13 +198,13 @@ class ZeroInflatedPoisson(Elementwise):
         object.__setattr__(self, "zero_probability", hyperparameter("zero_probability", zero_probability, _probability))
 
     def starting(self, y: Tensor) -> ZeroInflatedPoisson:
-        """The share of zeros beyond those of a Poisson with the mean of the other counts, between .01 and .99."""
+        """Each output's share of zeros beyond a Poisson's with the mean of the other counts, between .01 and .99."""
         if not self.learnable:
             return self
-        zeros, counts = (y == 0).to(y).mean(), y.sum() / (y > 0).sum().clamp_min(1)
+        zeros, counts = (y == 0).to(y).mean(0), y.sum(0) / (y > 0).sum(0).clamp_min(1)
         few = (-counts).exp()
         beyond = (zeros - few) / torch.where(counts > 0, 1.0 - few, 1.0)
-        return ZeroInflatedPoisson(beyond.clamp(0.01, 0.99))
+        return ZeroInflatedPoisson(one_or_each(beyond.clamp(0.01, 0.99)))
 
     def log_density(self, f: Tensor, y: Tensor) -> Tensor:
         y, pi = y.to(f), self.value("zero_probability", f)

@@ -91,7 +91,7 @@ class Elementwise(Likelihood):
 
         at_mean = self.log_density(mean, y)
         with torch.no_grad():
-            peak = self.log_density(self.place(y), y) + 1.0
+            peak = self.log_density(self._place(mean, y), y) + 1.0
             reach = (2.0 * ((peak - at_mean).clamp_min(0.0) + _DEPTH)).sqrt()
         integral = log_integral(log_integrand, -reach, reach) - 0.5 * math.log(2.0 * math.pi)
         return torch.where(sd > 0, integral, at_mean)
@@ -102,7 +102,7 @@ class Elementwise(Likelihood):
         F(y∣f) falls from 1 to 0 around the f where y is most probable, over about the inverse root of the Fisher
         information there: in that unit `activation_nodes` resolve it for any variance of f.
         """
-        place, width = self.near(y)
+        place, width = self.near(mean, y)
         nodes, log_weights = activation_nodes((mean - place) / width, variance / width.square())
         f = place + width * nodes.movedim(-1, 0)
         return (log_weights.exp().movedim(-1, 0) * self.cdf(f, y)).sum(0).clamp(0.0, 1.0)
@@ -112,7 +112,7 @@ class Elementwise(Likelihood):
 
         The nodes resolve the place where y is most probable, in units of its width; overridden by closed forms.
         """
-        place, width = self.near(y)
+        place, width = self.near(mean, y)
         nodes, log_weights = activation_nodes((mean - place) / width, variance / width.square())
         f, weights = place + width * nodes.movedim(-1, 0), log_weights.exp().movedim(-1, 0)
         log_density, slope, bend = ((weights * each(f, y)).sum(0) for each in (self.log_density, self.slope, self.bend))
@@ -189,10 +189,14 @@ class Elementwise(Likelihood):
     def integrals(self) -> Mapping[str, Integral]:
         return {"quadrature": OverOutput(self)}
 
-    def near(self, y: Tensor) -> tuple[Tensor, Tensor]:
+    def near(self, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The f where y is about most probable, and the width over which log p(y∣f) changes there, at most 1."""
-        place = self.place(y)
+        place = self._place(f, y)
         return place, self.fisher(place).rsqrt().clamp(max=1.0)
+
+    def _place(self, f: Tensor, y: Tensor) -> Tensor:
+        """`place` of targets of outputs f, (N, D): four columns may be four numbers, or one in an interval."""
+        return self.place(y[..., None])[..., 0] if y.shape[-1] == f.shape[-1] else self.place(y)
 
     def value(self, name: str, f: Tensor) -> Tensor:
         """A hyperparameter in the dtype of f.
@@ -214,6 +218,11 @@ def hyperparameter(name: str, value: ArrayLike | str, check: Any = checks.positi
         return checks.choice(name, value, ["evidence"])
     checked = check(name, value)
     return value.to(torch.float64) if isinstance(value, Tensor) and value.requires_grad else checked.clone()
+
+
+def one_or_each(values: Tensor) -> Tensor:
+    """The value of a hyperparameter for each of several outputs, shape (D,), or the one number of one output."""
+    return values if len(values) > 1 else values[0]
 
 
 def refuse_outside(domain: Domain, values: Tensor) -> None:

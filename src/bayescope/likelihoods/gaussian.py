@@ -14,7 +14,7 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.errors import InputError
 from bayescope.likelihoods.curvatures import DiagonalLambdas, RootLambdas
-from bayescope.likelihoods.elementwise import hyperparameter
+from bayescope.likelihoods.elementwise import hyperparameter, one_or_each
 from bayescope.likelihoods.likelihood import Domain, Integral, Likelihood, Moments, variances
 from bayescope.likelihoods.targets import numbers_in_columns
 from bayescope.storage import stored
@@ -68,8 +68,7 @@ class Gaussian(Likelihood):
         """The variance of the targets, one for each of several outputs."""
         if not self.learnable:
             return self
-        spread = _spread(y)
-        return Gaussian(spread if len(spread) > 1 else spread[0])
+        return Gaussian(one_or_each(_spread(y)))
 
     def targets(self, y: ArrayLike, outputs: int) -> Tensor:
         """Checks finite numbers and returns them in float64, shape (N, D).

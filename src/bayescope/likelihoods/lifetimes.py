@@ -14,7 +14,7 @@ from scipy import stats
 from torch import Tensor
 
 from bayescope.likelihoods.censoring import points
-from bayescope.likelihoods.elementwise import ExponentialMoments, hyperparameter
+from bayescope.likelihoods.elementwise import ExponentialMoments, hyperparameter, one_or_each
 from bayescope.likelihoods.likelihood import Moments
 from bayescope.likelihoods.location import (
     DEPTH,
@@ -273,12 +273,12 @@ class Gamma(Lifetime):
         object.__setattr__(self, "shape", hyperparameter("shape", shape))
 
     def starting(self, y: Tensor) -> Gamma:
-        """The shape of a constant mean from d = log ȳ − mean log y, right to 1.5 % (Minka 2002)."""
+        """The shape of each output's constant mean from d = log ȳ − mean log y, right to 1.5 % (Minka 2002)."""
         if not self.learnable:
             return self
         at = points(y)
-        d = (at.mean().log() - at.log().mean()).clamp_min(1e-6)
-        return Gamma((3.0 - d + ((d - 3.0).square() + 24.0 * d).sqrt()) / (12.0 * d))
+        d = (at.mean(0).log() - at.log().mean(0)).clamp_min(1e-6)
+        return Gamma(one_or_each((3.0 - d + ((d - 3.0).square() + 24.0 * d).sqrt()) / (12.0 * d)))
 
     def spread(self, f: Tensor) -> Tensor:
         return f.new_ones(())
@@ -349,10 +349,10 @@ class Gamma(Lifetime):
 
 
 def _log_sd(y: Tensor) -> Tensor:
-    """The sd of the logarithms of the targets, or 1."""
+    """The sd of the logarithms of each output's targets, or 1."""
     logs = points(y).log()
-    found = (logs - logs.mean(0)).square().mean().sqrt()
-    return found if found > 0 else torch.ones((), dtype=torch.float64)
+    found = (logs - logs.mean(0)).square().mean(0).sqrt()
+    return one_or_each(torch.where(found > 0, found, 1.0))
 
 
 def _extreme(r: Tensor) -> Value:

@@ -17,7 +17,7 @@ from torch.nn.functional import logsigmoid
 
 from bayescope.likelihoods.censoring import INTERVAL, points, read_intervals
 from bayescope.likelihoods.curvatures import DiagonalLambdas
-from bayescope.likelihoods.elementwise import Elementwise, hyperparameter
+from bayescope.likelihoods.elementwise import Elementwise, hyperparameter, one_or_each
 from bayescope.likelihoods.likelihood import Domain, Moments
 from bayescope.quadrature import gauss_legendre, log_integral
 from bayescope.special import inverse_mills, inverse_mills_slope, log_gamma_density, log_ndtr, log_rising_factorial
@@ -168,7 +168,7 @@ class Location(Errors, Elementwise):
         at = points(y)
         if not self.positive:
             return at.median(0).values
-        seen = (y[:, 0] == y[:, 1]).to(torch.float64).mean() if y.shape[1] == 4 else torch.ones(())
+        seen = (y[:, 0] == y[:, 1]).to(torch.float64).mean() if at.shape != y.shape else torch.ones(())
         return at.mean(0).log() - seen.clamp_min(1.0 / (len(y) + 1)).log()
 
     def _at(self, f: Tensor, y: Tensor) -> Value:
@@ -284,12 +284,10 @@ def integrated_tail(log_prob: Tensor, ratio: Callable[[Tensor], tuple[Tensor, Te
 
 
 def median_deviation(y: Tensor) -> Tensor:
-    """The median of ∣y − median∣ over all numbers, or else their sd, or 1."""
+    """The median of ∣y − median∣ of each column, shape (D,), or else its sd, or 1."""
     each = (y - y.median(0).values).abs()
-    for found in (each.median(), each.square().mean().sqrt()):
-        if found > 0:
-            return found
-    return torch.ones((), dtype=torch.float64)
+    median, sd = each.median(0).values, each.square().mean(0).sqrt()
+    return torch.where(median > 0, median, torch.where(sd > 0, sd, 1.0))
 
 
 @stored("student_t")
@@ -331,8 +329,9 @@ class StudentT(Location):
         object.__setattr__(self, "degrees_of_freedom", hyperparameter("degrees_of_freedom", degrees_of_freedom))
 
     def starting(self, y: Tensor) -> StudentT:
-        """Five degrees of freedom, and the scale that gives the targets' median absolute deviation."""
-        values = {"scale": 1.376 * median_deviation(points(y)), "degrees_of_freedom": 5.0}
+        """Five degrees of freedom, and the scale that gives each output's median absolute deviation."""
+        scale = one_or_each(1.376 * median_deviation(points(y)))
+        values = {"scale": scale, "degrees_of_freedom": torch.full_like(scale, 5.0)}
         return self.with_hyperparameters(**{name: values[name] for name in self.learnable})
 
     def spread(self, f: Tensor) -> Tensor:
@@ -455,12 +454,12 @@ class LaplaceNoise(Location):
         object.__setattr__(self, "scale", hyperparameter("scale", scale))
 
     def starting(self, y: Tensor) -> LaplaceNoise:
-        """The mean distance of the targets from their median."""
+        """The mean distance of each output's targets from their median."""
         if not self.learnable:
             return self
         at = points(y)
-        mean = (at - at.median(0).values).abs().mean()
-        return LaplaceNoise(mean if mean > 0 else 1.0)
+        mean = (at - at.median(0).values).abs().mean(0)
+        return LaplaceNoise(one_or_each(torch.where(mean > 0, mean, 1.0)))
 
     def spread(self, f: Tensor) -> Tensor:
         return self.value("scale", f)

@@ -15,7 +15,7 @@ from torch.nn.functional import logsigmoid
 
 from bayescope import checks
 from bayescope.errors import InputError
-from bayescope.likelihoods.elementwise import Elementwise, hyperparameter
+from bayescope.likelihoods.elementwise import Elementwise, hyperparameter, one_or_each
 from bayescope.likelihoods.likelihood import Domain
 from bayescope.likelihoods.targets import LabelError
 from bayescope.storage import stored
@@ -154,11 +154,11 @@ class Beta(Elementwise):
         object.__setattr__(self, "precision", hyperparameter("precision", precision))
 
     def starting(self, y: Tensor) -> Beta:
-        """The precision with which a constant mean has the variance of the targets."""
+        """The precision with which each output's constant mean has the variance of its targets."""
         if not self.learnable:
             return self
-        mean, variance = y.mean(), (y - y.mean(0)).square().mean()
-        return Beta((mean * (1.0 - mean) / variance.clamp_min(1e-12) - 1.0).clamp(0.1, 1e6))
+        mean, variance = y.mean(0), y.var(0, correction=0)
+        return Beta(one_or_each((mean * (1.0 - mean) / variance.clamp_min(1e-12) - 1.0).clamp(0.1, 1e6)))
 
     def log_density(self, f: Tensor, y: Tensor) -> Tensor:
         """−log B(a, b) + (a − 1) log y + (b − 1) log(1 − y), a = μ φ, b = (1 − μ) φ."""

@@ -80,9 +80,19 @@ class Tweedie(Elementwise):
         object.__setattr__(self, "dispersion", hyperparameter("dispersion", dispersion))
 
     def starting(self, y: Tensor) -> Tweedie:
-        """The power 1.5, and for each output the dispersion with which a constant mean has the variance of y."""
+        """The power 1.5, and for each output the dispersion with which a constant mean has the variance of y.
+
+        Raises:
+            InputError: if all amounts of an output are 0.
+        """
         if not self.learnable:
             return self
+        empty = torch.nonzero((y == 0).all(0))
+        if len(empty):
+            raise InputError(
+                f"y: expected amounts of which one is not 0, got 0 in all rows of column {int(empty[0])}, from which "
+                f"no {' and no '.join(self.learnable)} can be learnt. Leave the column out, or give them as numbers."
+            )
         mean, columns = y.mean(0).clamp_min(_TINY), y.shape[-1]
         relative = (y.var(0, correction=0) / mean.square()).clamp(1e-4, 1e4)
         power = self.power if isinstance(self.power, Tensor) else torch.full_like(mean, 1.5)

@@ -24,6 +24,9 @@ from bayescope.processes import warn_once
 GRID = 161
 # The longest step in log α between two readings: the expansion means little far from where it was made.
 LONGEST = 3.0
+# Of a linear model's intercepts: one number, or one for each output, shape (C,), of which those of 0 are flat; ``None``
+# if all are flat.
+InterceptPrecision = Tensor | float | None
 # The slope of the log evidence, per unit of log α, that is taken for zero.
 FLAT = 1e-7
 # That of a group of a large table, whose mode is found to fewer digits.
@@ -56,7 +59,7 @@ class Expansion:
         theta: Tensor,
         reading: LikelihoodExpansion,
         model: LinearModel,
-        intercept: float | None,
+        intercept: InterceptPrecision,
         slope: float = 0.0,
     ) -> Expansion:
         """The expansion at θ, for the intercept's fixed prior precision."""
@@ -95,14 +98,14 @@ class Expansion:
 
 
 def _of_weights(
-    theta: Tensor, reading: LikelihoodExpansion, model: LinearModel, intercept: float | None
+    theta: Tensor, reading: LikelihoodExpansion, model: LinearModel, intercept: InterceptPrecision
 ) -> tuple[Tensor, Tensor]:
     """S, shape (K, K), and ρ, shape (K,), of the expansion at θ with the intercept integrated out."""
     weights = model.outputs * model.features
     curvature, linear = reading.curvature, reading.curvature @ theta + reading.gradient
     block, linear_weights = curvature[:weights, :weights], linear[:weights]
     if model.bias:
-        bias = curvature[weights:, weights:] + (intercept or 0.0) * torch.eye(model.outputs, dtype=torch.float64)
+        bias = curvature[weights:, weights:] + torch.diag(_intercepts(model, intercept))
         gain = torch.linalg.solve(bias, curvature[weights:, :weights]).mT
         block = block - gain @ curvature[weights:, :weights]
         linear_weights = linear_weights - gain @ linear[weights:]
@@ -122,7 +125,9 @@ class PrecisionSearch:
         slack: the derivative that is left at the last reading, after its step; 0 at a bound that holds the search.
     """
 
-    def __init__(self, density: LinearDensity, intercept: float | None, bounds: tuple[float, float], t: float) -> None:
+    def __init__(
+        self, density: LinearDensity, intercept: InterceptPrecision, bounds: tuple[float, float], t: float
+    ) -> None:
         self.t, self.slope, self.slack = t, 0.0, math.inf
         self._density, self._intercept, self._bounds = density, intercept, bounds
         self._last, self._limit = 0.0, LONGEST
@@ -166,7 +171,7 @@ class TunedMode:
 
     Attributes:
         mode: the mode; its density has the tuned prior.
-        prior_precision: α; one a feature, shape (D,), for groups: infinity where the evidence switches a group off.
+        prior_precision: α; for groups of the shape of their index: infinity where the evidence switches a group off.
         effective_parameters: γ = K − α tr Σ_ww, how many of the K weights the data determine.
         useless: whether γ is next to nothing: the evidence rises or is flat as α → ∞, for features that tell nothing.
     """
@@ -177,22 +182,30 @@ class TunedMode:
     useless: bool = False
 
 
-def weight_prior(model: LinearModel, prior_precision: Tensor | float, intercept_prior_precision: float | None) -> Prior:
-    """N(0, diag) over (W, b): one precision for all weights or one a feature, the same in every class.
+def weight_prior(
+    model: LinearModel, prior_precision: Tensor | float, intercept_prior_precision: InterceptPrecision
+) -> Prior:
+    """N(0, diag) over (W, b): one precision for all weights, one a feature, or one each.
 
     Args:
         model: whose weights.
-        prior_precision: a number or shape (D,), in one over (the unit of f per unit of x) squared; 0 for a flat prior
-            of all weights and the intercept.
-        intercept_prior_precision: in one over the unit of f squared; ``None`` for a flat intercept.
+        prior_precision: a number, shape (D,), the same for every output, or shape (C, D), in one over (the unit of f
+            per unit of x) squared; 0 for a flat prior of all weights and the intercept.
+        intercept_prior_precision: in one over the unit of f squared.
     """
-    each = torch.as_tensor(prior_precision, dtype=torch.float64).expand(model.features).repeat(model.outputs)
+    each = torch.as_tensor(prior_precision, dtype=torch.float64).expand(model.outputs, model.features).flatten()
     if each.numel() and bool((each == 0).all()):
         return Prior(flat=model.dim)
-    intercepts = model.outputs if model.bias else 0
-    if intercept_prior_precision is None:
-        return Prior(each if len(each) else 1.0, flat=intercepts)
-    return Prior(torch.cat([each, each.new_full((intercepts,), intercept_prior_precision)]))
+    intercepts = _intercepts(model, intercept_prior_precision)
+    if not intercepts.any():
+        return Prior(each if len(each) else 1.0, flat=len(intercepts))
+    return Prior(torch.cat([each, intercepts]), flat=int((intercepts == 0).sum()))
+
+
+def _intercepts(model: LinearModel, precision: InterceptPrecision) -> Tensor:
+    """The prior precisions of the intercepts, shape (C,), 0 for flat ones; none of a model without."""
+    each = torch.as_tensor(0.0 if precision is None else precision, dtype=torch.float64)
+    return each.expand(model.outputs if model.bias else 0)
 
 
 def effective_parameters(model: LinearModel, prior: Prior, precision: Precision) -> float:
@@ -210,7 +223,7 @@ def effective_parameters(model: LinearModel, prior: Prior, precision: Precision)
 
 
 def maximise_evidence(
-    density: LinearDensity, *, intercept_prior_precision: float | None, climbs: int = MAX_CLIMBS
+    density: LinearDensity, *, intercept_prior_precision: InterceptPrecision, climbs: int = MAX_CLIMBS
 ) -> TunedMode:
     """Finds the scalar precision α of the weights that maximises Laplace's log evidence, and the mode under it.
 
@@ -276,7 +289,7 @@ CLIMB = 2
 
 
 def maximise_group_evidence(
-    density: LinearDensity, groups: WeightGroups, *, intercept_prior_precision: float | None
+    density: LinearDensity, groups: WeightGroups, *, intercept_prior_precision: InterceptPrecision
 ) -> TunedMode:
     """Finds the prior precision of each group of weights at a maximum of Laplace's log evidence.
 
@@ -287,7 +300,7 @@ def maximise_group_evidence(
 
     Args:
         density: the table, the model and the likelihood; its prior is not used.
-        groups: of the features.
+        groups: of the weights.
         intercept_prior_precision: the fixed precision of the intercept; ``None`` for a flat one.
 
     Returns:
@@ -323,7 +336,7 @@ class _GroupSearch:
 
     mode: LinearMode
 
-    def __init__(self, density: LinearDensity, groups: WeightGroups, intercept: float | None) -> None:
+    def __init__(self, density: LinearDensity, groups: WeightGroups, intercept: InterceptPrecision) -> None:
         self._density, self._groups, self._intercept = density, groups, intercept
         start = density.constant
         curvature, linear = _of_weights(start, density.read(start), density.model, intercept)
@@ -356,7 +369,7 @@ class _GroupSearch:
         return self.prior
 
     def settled(self, tolerance: float) -> Tensor:
-        """Climbs on, from mode to mode, to where log Z has no larger slope; the precision of each feature, (D,).
+        """Climbs on, from mode to mode, to where log Z has no larger slope; the precisions, of the index's shape.
 
         Raises:
             ConvergenceError: if there is none.
@@ -442,7 +455,7 @@ def output_covariance(mode: LinearMode) -> OutputCovariance:
     return OutputCovariance.of(mode.density.model, root)
 
 
-def first_precision(density: LinearDensity, intercept_prior_precision: float | None) -> float:
+def first_precision(density: LinearDensity, intercept_prior_precision: InterceptPrecision) -> float:
     """Where a search for α begins: its best value for the likelihood's quadratic expansion at a constant model."""
     few = density.every(max(1, density.table.count // BOUND_ROWS))
     return math.exp(_bounds(few, intercept_prior_precision)[1])
@@ -493,7 +506,7 @@ def _stationary(slope: _TotalSlope, start: float, bounds: tuple[float, float]) -
 class _TotalSlope:
     """d log Z/dt at t = log α, with the mode's shift; modes that were found are where the next climb starts."""
 
-    def __init__(self, mode: LinearMode, intercept: float | None) -> None:
+    def __init__(self, mode: LinearMode, intercept: InterceptPrecision) -> None:
         self._mode, self._intercept = mode, intercept
         self._known: dict[float, float] = {}
 
@@ -531,7 +544,7 @@ def precision_range(largest: float, rows: float) -> tuple[float, float, bool]:
     return low, high, largest > 0.0
 
 
-def _bounds(density: LinearDensity, intercept: float | None) -> tuple[tuple[float, float], float]:
+def _bounds(density: LinearDensity, intercept: InterceptPrecision) -> tuple[tuple[float, float], float]:
     """The range of log α, and where the search begins: the best α about a constant model if it lets weights move."""
     constant = density.constant
     expansion = Expansion.at(constant, density.read(constant), density.model, intercept)

@@ -48,24 +48,35 @@ class WeightGroups:
     """Which features' weights share a prior precision, and which precisions are known.
 
     Attributes:
-        index: the group of each feature, int64 of shape (D,); a feature's weights for all outputs are in its group.
+        index: the group of each feature's weights for all outputs, int64 of shape (D,), or of each weight, (C, D).
         given: the precision of each group, shape (G,): NaN where it is to be learnt.
     """
 
     index: Tensor
     given: Tensor
 
+    @classmethod
+    def of_outputs(cls, model: LinearModel) -> WeightGroups:
+        """A group for each output, whose precision is to be learnt."""
+        each = torch.zeros(model.features, dtype=torch.int64)
+        return cls(each, torch.full((1,), math.nan, dtype=torch.float64)).apart(model.outputs)
+
     def of_weights(self, model: LinearModel) -> Tensor:
         """The group of each weight, shape (C D,)."""
-        return self.index.repeat(model.outputs)
+        return self.index.expand(model.outputs, -1).flatten()
 
     @property
     def fixed(self) -> Tensor:
         """Which precisions are known, shape (G,)."""
         return ~self.given.isnan()
 
+    def apart(self, outputs: int) -> WeightGroups:
+        """The groups of features with a precision for each output of its own."""
+        first = len(self.given) * torch.arange(outputs)
+        return WeightGroups(self.index + first[:, None], self.given.repeat(outputs))
+
     def sharing(self, features: int) -> WeightGroups:
-        """The groups with one precision, to be learnt, for all of the first features together."""
+        """The groups of features with one precision, to be learnt, for all of the first features together."""
         rest = self.index[features:]
         first = int(rest.min()) if len(rest) else len(self.given)
         index = torch.cat([torch.zeros_like(self.index[:features]), rest - first + 1])

@@ -75,8 +75,11 @@ def learn_hyperparameters(density: LinearDensity, fit: Callable[[LinearDensity],
             mode = fit(some.with_likelihood(likelihood.at_unconstrained(names, u)))
             log_evidence, slope = mode.log_joint, evidence_slope(mode, names, u)
             if not is_flat(mode):
-                log_prior, pull = torch.func.grad_and_value(partial(log_hyperprior, likelihood, names))(u)[::-1]
-                log_evidence, slope = log_evidence - 0.5 * mode.precision.logdet() + log_prior, slope + pull
+                at = u.clone().requires_grad_()
+                with torch.enable_grad():
+                    log_prior = log_hyperprior(likelihood, names, at)
+                slope = slope + torch.autograd.grad(log_prior, at)[0]
+                log_evidence = log_evidence - 0.5 * mode.precision.logdet() + log_prior.detach()
             value, slope = some.table.agreed(log_evidence, slope)
             return float(value), slope
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bayescope.linear.density import Again
-from bayescope.linear.evidence import weight_prior
+from bayescope.linear.evidence import InterceptPrecision, weight_prior
 from bayescope.linear.table import Batch, RowTable
 from bayescope.memory import require_memory
 from bayescope.models import LinearModel
@@ -39,7 +39,8 @@ class RowSpace:
     Attributes:
         wide: the model of the D columns.
         table: the rows Z, of N columns, or X itself.
-        precision: α, one number, or one a column where these stay unchanged; ``None`` where it is to be learnt.
+        precision: α, one number, or one a column or a weight where these stay unchanged; ``None`` where it is to be
+            learnt, one number or one an output.
         basis: Q, shape (D, N), or ``None`` where the columns stay unchanged.
         scale: s, shape (D,).
     """
@@ -66,7 +67,8 @@ class RowSpace:
         Args:
             model: of the D columns.
             table: the rows.
-            precision: of the weights, a number or one a column, shape (D,); ``None`` where one number is to be learnt.
+            precision: of the weights, a number, one a column, shape (D,), or one each, (C, D), for which the columns
+                stay unchanged; ``None`` where one number, or one an output, is to be learnt.
             matrices: how many P×P matrices the inference has at once.
             turned: whether the columns may be left.
             lifted: whether the posterior has a precision, which is then lifted to that of the columns.
@@ -76,6 +78,7 @@ class RowSpace:
         """
         scale = torch.ones(model.features, dtype=torch.float64)
         turned = turned and table.in_memory and table.count < model.features
+        turned = turned and (precision is None or precision.ndim < 2)
         require_room(model, matrices, rows=table.count if turned else None, lifted=lifted)
         if not turned:
             return cls(model, table, precision, None, scale)
@@ -91,7 +94,7 @@ class RowSpace:
         return self.wide if self.basis is None else replace(self.wide, features=self.basis.shape[1])
 
     def lift(
-        self, posterior: P, prior: Prior, intercept: float | None, generator: torch.Generator | None = None
+        self, posterior: P, prior: Prior, intercept: InterceptPrecision, generator: torch.Generator | None = None
     ) -> tuple[P, Prior]:
         """The posterior and the prior of the weights of the D columns.
 
@@ -103,7 +106,7 @@ class RowSpace:
         """
         if self.basis is None:
             return posterior, prior
-        precision = float(prior.diagonal(self.model.dim)[0])
+        precision = self.model.unflat(prior.diagonal(self.model.dim))[0][:, :1]
         lifted = weight_prior(self.wide, precision / self.scale.square(), intercept)
         if isinstance(posterior, PointPosterior):
             return replace(posterior, location=self.weights(posterior.location), function=self.wide), lifted
@@ -130,27 +133,27 @@ class RowSpace:
         flat = ((weights @ self.basis.mT + unseen) * self.scale).flatten(-2)
         return flat if bias is None else torch.cat([flat, bias], -1)
 
-    def _unseen(self, draws: Tensor, precision: float, generator: torch.Generator) -> Tensor:
+    def _unseen(self, draws: Tensor, precision: Tensor, generator: torch.Generator) -> Tensor:
         """Draws of v from its prior in the directions that no row has, shape (..., C, D)."""
         assert self.basis is not None
         shape = *draws.shape[:-1], self.wide.outputs, self.wide.features
-        noise = torch.randn(shape, dtype=torch.float64, generator=generator).div_(precision**0.5)
+        noise = torch.randn(shape, dtype=torch.float64, generator=generator) * precision.rsqrt()
         return noise - (noise @ self.basis) @ self.basis.mT
 
-    def _precision(self, matrix: Tensor, precision: float) -> LowRankPrecision:
+    def _precision(self, matrix: Tensor, precision: Tensor) -> LowRankPrecision:
         """α I + Q (A − α I) Qᵀ in v, as D^{½}(I + U diag(m) Uᵀ)D^{½} in w, with the intercepts beside it.
 
-        With d = α for the weights and A's own diagonal for the intercepts, m and E are the eigenvalues and eigenvectors
-        of d^{−½} A d^{−½} − I, and U = diag(Q, …, Q, I) E.
+        α, of shape (C, 1), is one number for each output. With d = α for the weights and A's own diagonal for the
+        intercepts, m and E are the eigenvalues and eigenvectors of d^{−½} A d^{−½} − I, and U = diag(Q, …, Q, I) E.
         """
         assert self.basis is not None
         outputs, split = self.wide.outputs, self.model.outputs * self.model.features
         diagonal = matrix.diagonal().clone()
-        diagonal[:split] = precision
+        diagonal[:split] = precision.expand(outputs, self.model.features).flatten()
         root = diagonal.rsqrt()
         values, vectors = torch.linalg.eigh(matrix * root * root[:, None])
         weights = self.basis @ vectors[:split].unflatten(0, (outputs, -1))  # (C, D, C N + C)
-        d = torch.cat([(precision / self.scale.square()).repeat(outputs), diagonal[split:]])
+        d = torch.cat([(precision / self.scale.square()).flatten(), diagonal[split:]])
         lifted = torch.cat([weights.flatten(0, 1), vectors[split:]])
         return LowRankPrecision.from_whitened(lifted, values - 1.0, d, name="the precision of the log joint")
 
