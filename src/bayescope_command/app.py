@@ -84,9 +84,9 @@ LikelihoodName = Annotated[
     str | None,
     typer.Option(
         help="What the target holds. Counts: poisson, negative_binomial, zero_inflated_poisson; classes numbered in "
-        "their order, such as ratings: ordinal, ordinal_probit (linear models and MLPs); "
-        "amounts above 0: gamma, log_normal; amounts that may be 0: tweedie; lifetimes: weibull, exponential; shares "
-        "between 0 and 1: beta; outliers: student_t, laplace_noise; others: gaussian, heteroscedastic_gaussian "
+        "their order, such as ratings: ordinal, ordinal_probit; amounts above 0: gamma, log_normal; amounts that may "
+        "be 0: tweedie; lifetimes: weibull, exponential; shares between 0 and 1: beta; outliers: student_t, "
+        "laplace_noise; others: gaussian, heteroscedastic_gaussian "
         "(additive models). Default: gaussian."
     ),
 ]
@@ -326,9 +326,9 @@ class PredictOptions:
 class CompareOptions:
     """Fit every posterior of a model to TABLE and judge each one against NUTS, where it takes seconds.
 
-    Prints one table: test scores (of classes NLL, Brier, ECE, AUROC; of numbers NLL, CRPS, RMSE, coverage), the
-    distance to NUTS or what stands in for it, log evidence, PSIS-LOO and seconds, with plain baselines beside. Columns
-    are standardised on the training rows.
+    Prints one table: test scores (of classes NLL, Brier, ECE, AUROC, of ordered ones CRPS too; of numbers NLL, CRPS,
+    RMSE, coverage), the distance to NUTS or what stands in for it, log evidence, PSIS-LOO and seconds, with plain
+    baselines beside. Columns are standardised on the training rows.
     """
 
     table: Table

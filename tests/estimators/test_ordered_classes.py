@@ -166,8 +166,6 @@ def test_what_has_no_order_is_refused() -> None:
         fitted(X, y, likelihood=bs.Ordinal(cutpoints=[0.0]))
     with pytest.raises(UnsupportedError, match="intercept_prior_precision: expected None"):
         fitted(X, y, intercept_prior_precision=1.0)
-    with pytest.raises(UnsupportedError, match="BayesianMLPRegressor for ordered classes"):
-        bs.NeuralAdditiveRegressor(likelihood="ordinal").fit(X, y)
     with pytest.raises(UnsupportedError, match="return_std: expected False"):
         fitted(X, y).predict(X, return_std=True)
 
@@ -180,6 +178,13 @@ def test_a_comparison_keeps_the_order_of_the_categories() -> None:
     assert found.split.classes == tuple(f"rating = {name}" for name in NAMES)
     np.testing.assert_allclose(found.table["nll"], again.table["nll"], rtol=1e-12)
     assert found.table["nll"].max() < np.log(4)
+    p, truth = found.outcomes["map"].answers.probs, found.split.y_test
+    scores = [sum((p[n, : k + 1].sum() - (truth[n] <= k)) ** 2 for k in range(3)) for n in range(len(truth))]
+    assert found.table.loc["map", "crps"] == pytest.approx(np.mean(scores))
+    assert again.table.loc["map", "crps"] == pytest.approx(np.mean(scores))
+    names = np.array(NAMES)[y]
+    without = bs.compare(bs.BayesianLogisticRegression(), X, names, posteriors=["map"], reference=None)
+    assert "crps" not in without.table
 
 
 @pytest.mark.filterwarnings("ignore:nuts")  # of so few draws

@@ -241,7 +241,9 @@ class _Fitter:
         precisions = first_precisions(
             problem, inner=inner, other=other if before is None or not learn else FIRST_PAIRED
         )
-        at = AdditiveHyperparameters(precisions, options.intercept_prior_precision, self.likelihood)
+        # Cutpoints that are learnt are the origin of f: an intercept beside them is switched off, as a term is
+        of_intercept = MOST_PRECISION if "cutpoints" in self.learns else options.intercept_prior_precision
+        at = AdditiveHyperparameters(precisions, of_intercept, self.likelihood)
         theta, at = (centre, at) if before is None else carried(before, problem, at)
         return climb(problem, theta, at, options, learns=self.learns)
 
@@ -343,6 +345,8 @@ def _require_one_output_each(data: Observed, likelihood: Likelihood) -> None:
     Raises:
         UnsupportedError: if it does.
     """
+    if likelihood.domain.kind == "ordered":
+        return
     if not likelihood.domain.elementwise:
         raise UnsupportedError(
             "monotone: expected two classes, or several labels a row, got more classes, whose probabilities depend on "

@@ -34,7 +34,7 @@ from bayescope.additive.families import has_values, values_of
 from bayescope.additive.seen import Values, anywhere
 from bayescope.additive.terms import EncodedRows, feature_position, feature_term
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
-from bayescope.likelihoods import Likelihood
+from bayescope.likelihoods import Likelihood, Ordinal
 from bayescope.tables.cells import column_of_cells
 from bayescope.tables.encoding import NO_LEVEL, CategoricalEncoding, Feature, NumericEncoding
 
@@ -473,27 +473,37 @@ Part = TypeVar("Part", Effect, MissingEffect)
 def on_mean(additive: Additive, found: Effect) -> Effect:
     """An effect as E(y) where all other effects are 0, its band through the link.
 
+    Of ordered classes it is the probability of each, (n, K), with all that it may be where f is inside its band.
+
     Raises:
         UnsupportedError: if E(y) is no function of one output, as of several classes.
     """
     likelihood, centre = additive.posterior.likelihood, additive.model.shift
-    if likelihood is None or additive.model.outputs > 1 or not likelihood.domain.elementwise:
+    ordered = isinstance(likelihood, Ordinal)
+    if likelihood is None or additive.model.outputs > 1 or not (ordered or likelihood.domain.elementwise):
         raise UnsupportedError(
             "scale: expected 'link' for several outputs, each of whose means depends on all of them, got 'mean'."
         )
     intercept = additive.posterior.location[-1] * additive.model.scale + centre
     through = partial(_through, likelihood, float(intercept[0]))
     missing = None if found.missing is None else through(found.missing)
-    return replace(through(found), missing=missing, unit="y", outputs=())
+    return replace(through(found), missing=missing, unit="probability" if ordered else "y", outputs=())
 
 
 def _through(likelihood: Likelihood, intercept: float, found: Part) -> Part:
     """The mean, sd and band of E(y∣f) for f ~ N(intercept + mean, sd²), of which the ends are those of f."""
     mean, sd, low, high = (torch.from_numpy(np.atleast_1d(v)) for v in (found.mean, found.sd, found.low, found.high))
-    integral = likelihood.integral(None, 1)
+    integral, ordered = likelihood.integral(None, 1), isinstance(likelihood, Ordinal)
     moments = likelihood.predictive((intercept + mean)[:, None], sd.square()[:, None, None], integral)
-    ends = [likelihood.conditional((intercept + end)[:, None])[0][:, -1] for end in (low, high)]
-    values = (moments.mean[:, -1], moments.epistemic[:, -1].sqrt(), torch.minimum(*ends), torch.maximum(*ends))
+    ends = intercept + low, intercept + high
+    cutpoints = likelihood.known("cutpoints") if ordered else low.new_empty(1)
+    # A class between two others is most probable at the middle of its cutpoints
+    middles = (0.5 * (cutpoints[1:] + cutpoints[:-1])).tolist()
+    inside = [torch.full_like(low, middle).clamp(*ends) for middle in middles]
+    at = torch.stack([likelihood.conditional(f[:, None])[0] for f in (*ends, *inside)])
+    values = [moments.mean, moments.epistemic.sqrt(), at.amin(0), at.amax(0)]
+    if not ordered:
+        values = [value[:, -1] for value in values]
     shape = np.shape(found.mean)
-    mean_, sd_, low_, high_ = (value.numpy().reshape(shape) for value in values)
+    mean_, sd_, low_, high_ = (value.numpy().reshape((*shape, *value.shape[1:])) for value in values)
     return replace(found, mean=mean_, sd=sd_, low=low_, high=high_)

@@ -79,13 +79,8 @@ def build(options: FitOptions | CompareOptions, task: Task, categorical: Sequenc
 
 def _kind_of(options: FitOptions | CompareOptions, task: Task, *, plain: bool) -> Any:
     """The class of the estimator: for a likelihood of ordered classes that of a regression, which then classifies."""
-    model, ordered = checks.choice("--model", options.model, MODELS), options.likelihood in ORDERED
-    if ordered and model == "additive":
-        raise UnsupportedError(
-            f"--likelihood: expected one of numbers for --model additive, got {options.likelihood!r}. Take --model "
-            "linear or mlp for ordered classes."
-        )
-    name = MODELS[model]["regression" if ordered else task]
+    model = checks.choice("--model", options.model, MODELS)
+    name = MODELS[model]["regression" if options.likelihood in ORDERED else task]
     return getattr(estimators, name if plain else GENERALIZED.get(name, name))
 
 

@@ -162,7 +162,7 @@ def _remark_on_order(name: str, found: np.ndarray) -> str:
         return ""
     return (
         f"{name} has the values {found[0]:g} to {found[-1]:g}: if they are in order, as ratings are, try --likelihood "
-        "ordinal with --model linear or mlp, which learns from the order"
+        "ordinal, which learns from the order"
     )
 
 

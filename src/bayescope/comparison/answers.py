@@ -31,14 +31,16 @@ class ClassAnswers:
     Attributes:
         log_probs: log class probabilities of the test rows, shape (N, K).
         y: their classes, 0…K−1.
+        ordered: whether the classes are in an order.
     """
 
     log_probs: np.ndarray
     y: np.ndarray
+    ordered: bool = False
 
     @classmethod
     def read(cls, predict: Predict, data: TrainTestSplit) -> Self:
-        return cls(class_log_probs(predict, data.X_test, len(data.labels)), data.y_test)
+        return cls(class_log_probs(predict, data.X_test, len(data.labels)), data.y_test, data.ordered)
 
     @property
     def probs(self) -> np.ndarray:

@@ -48,7 +48,7 @@ from bayescope.errors import (
     UndefinedQuantityError,
     recorded_warnings,
 )
-from bayescope.estimators.base import TableEstimator
+from bayescope.estimators.base import TableEstimator, of_ordered_classes
 from bayescope.files import staged
 from bayescope.network.model import NetworkModel
 from bayescope.plots import style
@@ -76,7 +76,8 @@ class Comparison:
 
     Attributes:
         table: one row a posterior or baseline. Of classes the columns ``nll``, ``brier``, ``ece`` and ``auroc`` judge
-            the test rows; of numbers ``nll``, ``crps``, ``rmse``, and ``coverage`` and ``width`` of the 95 % intervals.
+            the test rows, and ``crps`` where the classes are ordered; of numbers ``nll``, ``crps``, ``rmse``, and
+            ``coverage`` and ``width`` of the 95 % intervals.
             ``tv_to_REFERENCE`` is the mean total variation between the predictives of classes, ``w1_to_REFERENCE`` the
             mean Wasserstein distance between those of numbers, in standard deviations of y; ``sd_error`` the largest
             relative error of a weight's standard deviation, for linear models. Then ``log_evidence`` in nats, with
@@ -265,7 +266,8 @@ def compare(
         MissingDependencyError: if a row needs a package that is not installed.
     """
     random_state = _seed(random_state)
-    data = split(X, y, kind_of(estimator), test_size=test_size, random_state=random_state)
+    kind, ordered = kind_of(estimator), of_ordered_classes(estimator)
+    data = split(X, y, kind, test_size=test_size, random_state=random_state, ordered=ordered)
     names, reference, notes = names_of(estimator, data, posteriors, reference)
     _check_packages(names)
     with recorded_warnings(passed_on=True) as prior_warned:

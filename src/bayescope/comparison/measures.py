@@ -121,6 +121,9 @@ def _of_classes(against: str, reference: str | None) -> tuple[Measure, ...]:
                 score(lambda a: metrics.ece(a.probs, a.y))),
         Measure("auroc", "AUROC", 4, HIGHEST, "of the test rows; for several classes the mean of each against the rest",
                 score(lambda a: metrics.auroc(a.probs, a.y))),
+        Measure("crps", "CRPS", 4, LOWEST,
+                "mean Σ_k (P(y' ≤ k∣x) − 1{y ≤ k})² of the test rows, the ranked probability score of ordered classes",
+                score(_ranked)),
         Measure(f"tv_to_{reference}", f"TV to {against}", 4, LOWEST,
                 f"½ Σ∣p − p_{against}∣, averaged over the test rows",
                 lambda outcome, truth: total_variation(outcome.answers.probs, truth.answers.probs), True),  # type: ignore[union-attr]
@@ -205,6 +208,14 @@ def best_cells(table: pd.DataFrame, column: Measure, reference: str | None) -> l
 # The values -----------------------------------------------------------------------------------------------------------
 def _log_loss(answers: ClassAnswers) -> float:
     return -float(answers.log_probs[np.arange(len(answers.y)), answers.y].mean())
+
+
+def _ranked(answers: ClassAnswers) -> float:
+    """NaN for classes without an order."""
+    if not answers.ordered:
+        return math.nan
+    below, reached = answers.probs.cumsum(1), answers.y[:, None] <= np.arange(answers.probs.shape[1])
+    return float(np.square(below - reached).sum(1).mean())
 
 
 def total_variation(probs: np.ndarray, reference: np.ndarray) -> float:

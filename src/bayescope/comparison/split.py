@@ -35,6 +35,7 @@ class TrainTestSplit:
         target: the name of y.
         labels: the K labels as given, sorted; their codes if y is an ordered categorical; empty for numbers.
         classes: the K labels for readers: with the name of y where it has one, as in "malignant = 1".
+        ordered: whether the classes are in an order.
     """
 
     kind: Kind
@@ -45,6 +46,7 @@ class TrainTestSplit:
     target: str
     labels: np.ndarray
     classes: tuple[str, ...]
+    ordered: bool
 
     @property
     def targets(self) -> np.ndarray:
@@ -52,7 +54,9 @@ class TrainTestSplit:
         return self.labels[self.y_train] if self.kind == "classes" else self.y_train
 
 
-def split(X: object, y: object, kind: Kind, *, test_size: float, random_state: int) -> TrainTestSplit:
+def split(
+    X: object, y: object, kind: Kind, *, test_size: float, random_state: int, ordered: bool = False
+) -> TrainTestSplit:
     """Splits a table into training and test rows, classes in proportion.
 
     Args:
@@ -61,6 +65,7 @@ def split(X: object, y: object, kind: Kind, *, test_size: float, random_state: i
         kind: which of the two.
         test_size: the share of the rows to test on, in (0, 1).
         random_state: the seed of the split.
+        ordered: whether classes are in an order; those of an ordered categorical are.
 
     Raises:
         InputError: if X is no table or has infinite numbers, y has not one outcome a row, or there are too few rows, or
@@ -92,7 +97,8 @@ def split(X: object, y: object, kind: Kind, *, test_size: float, random_state: i
         names = tuple(str(label) if name is None else f"{name} = {label}" for label in known)
     target = "y" if name is None else str(name)
     return TrainTestSplit(
-        kind, table.iloc[train], table.iloc[test], codes[train], codes[test], target, classes, names
+        kind, table.iloc[train], table.iloc[test], codes[train], codes[test], target, classes, names,
+        ordered or (kind == "classes" and declared is not None),
     )  # fmt: skip
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Literal, final
 
 import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 
+from bayescope.additive.fit import AdditiveOptions
 from bayescope.additive.passes import ALL
 from bayescope.errors import InputError, NotPositiveDefiniteError, UnsupportedError
 from bayescope.estimators.additive_reading import AdditiveEstimator
@@ -23,9 +23,9 @@ from bayescope.estimators.base import (
     probabilities,
 )
 from bayescope.estimators.exposure import refuse_exposure
-from bayescope.estimators.labels import class_labels, column_names, numbers_for, outcomes_of
+from bayescope.estimators.labels import class_labels, column_names, outcomes_of
 from bayescope.estimators.outcomes import OutcomeRegressor
-from bayescope.estimators.table_rows import TableRows
+from bayescope.estimators.table_rows import TableRows, TargetReader
 from bayescope.estimators.targets import (
     Labels,
     Units,
@@ -35,7 +35,14 @@ from bayescope.estimators.targets import (
     refuse_one_row,
     warn_if_overdispersed,
 )
-from bayescope.likelihoods import Gaussian, HeteroscedasticGaussian, Likelihood, NumberLikelihoodName, resolve
+from bayescope.likelihoods import (
+    Gaussian,
+    HeteroscedasticGaussian,
+    Likelihood,
+    NumberLikelihoodName,
+    OrderedLikelihoodName,
+    resolve,
+)
 from bayescope.storage import stored
 
 LIKELIHOODS = ("gaussian", "heteroscedastic_gaussian")
@@ -179,7 +186,9 @@ class NeuralAdditiveRegressor(OutcomeRegressor, AdditiveEstimator):
         likelihood: "gaussian", or "heteroscedastic_gaussian" for a noise whose logarithm is an additive model too:
             outputs are then the means of all columns of y, followed by their log variances. Or another likelihood of
             numbers by its name, such as "poisson", or as a `Likelihood`: effects are then those on f, such as the log
-            of the mean, and hyperparameters are learnt unless they are given.
+            of the mean, and hyperparameters are learnt unless they are given. With "ordinal" the estimator is a
+            classifier of ordered classes, as `BayesianGeneralizedLinearModel` is: effects are log odds of later
+            classes, and cutpoints that are learnt take the place of b.
         hidden: units of the net of each number; 3 H + 1 weights for one output.
         pair_hidden: units of a pair's net.
         interactions: pairs of features that have a term of their own: how many (the best of a ranking), "auto" for as
@@ -237,9 +246,10 @@ class NeuralAdditiveRegressor(OutcomeRegressor, AdditiveEstimator):
         True
     """
 
-    likelihood: NumberLikelihoodName | Likelihood = "gaussian"
+    likelihood: NumberLikelihoodName | OrderedLikelihoodName | Likelihood = "gaussian"
     noise_variance: float | Sequence[float] | np.ndarray | Literal["evidence"] = "evidence"
 
+    classes_: np.ndarray = field(init=False)
     _flat: bool = field(init=False)
 
     def _fit(self, X: object, y: object, sample_weight: object, offset: object = None, exposure: object = None) -> None:
@@ -249,9 +259,11 @@ class NeuralAdditiveRegressor(OutcomeRegressor, AdditiveEstimator):
                 "likelihood: expected one for all columns of y, got a joint one. Fit an additive model to each column, "
                 "or take BayesianMLPRegressor or BayesianGeneralizedLinearModel."
             )
-        plain = Gaussian() if other is None else other
-        read = partial(numbers_for, plain, y)
-        rows = TableRows.of(self, X, y, sample_weight, offset, exposure, groups=self._group_columns, target=read)
+
+        def read(reader: TargetReader) -> TableRows:
+            return TableRows.of(self, X, y, sample_weight, offset, exposure, groups=self._group_columns, target=reader)
+
+        plain, rows = self._rows_of(Gaussian() if other is None else other, y, read)
         columns, self._flat = outcomes_of(plain, rows.targets)
         if exposure is not None:
             refuse_exposure(plain, columns)
@@ -259,7 +271,7 @@ class NeuralAdditiveRegressor(OutcomeRegressor, AdditiveEstimator):
         count, rows = rows.held and len(rows.held), self._distinct(rows, columns)
         units = Units.of(rows, plain)
         if other is not None:
-            self._fit_outcome(rows, units, other)
+            self._fit_outcome(rows, units, plain)
             return
         likelihood = self._likelihood(units, count or units.rows)
         if self._name == "heteroscedastic_gaussian" and not units.varies:
@@ -277,8 +289,10 @@ class NeuralAdditiveRegressor(OutcomeRegressor, AdditiveEstimator):
         count, _ = outcomes_of(likelihood, rows.targets)
         self._output_names = self._output_names if count > 1 else ()
         self._unit = "f"
+        self._refuse_intercept(likelihood)
 
-        free = likelihood.domain.low == -np.inf and likelihood.domain.high == np.inf
+        domain = likelihood.domain
+        free = domain.kind == "numbers" and domain.low == -np.inf and domain.high == np.inf
         scale, logs = torch.from_numpy(units.scale), np.log(units.scale)
         if free:
             likelihood = likelihood.in_unit(1.0 / scale)
@@ -290,7 +304,7 @@ class NeuralAdditiveRegressor(OutcomeRegressor, AdditiveEstimator):
         learns = likelihood.learnable
         if learns:
             refuse_one_row(max(units.rows, 0 if rows.held is None else len(rows.held)))
-        units.warn_if_constant(() if likelihood.domain.integer else learns)
+        units.warn_if_constant(() if domain.integer else learns)
         if learns and rows.held is None:
             raise UnsupportedError(
                 f"likelihood: expected values of {', '.join(learns)} for a table on disk, got 'evidence'. Give a "
@@ -306,6 +320,15 @@ class NeuralAdditiveRegressor(OutcomeRegressor, AdditiveEstimator):
         if (fit := self.additive_.fit) is not None:
             problem = fit.problem
             warn_if_overdispersed(first, fit.linear.f[ALL], problem.targets[ALL], problem.weights[ALL])
+
+    def _refuse_intercept(self, likelihood: Likelihood) -> None:
+        """Refuses a prior of the intercept where there is none."""
+        given = self.intercept_prior_precision
+        if "cutpoints" in likelihood.learnable and given != AdditiveOptions.intercept_prior_precision:
+            raise UnsupportedError(
+                f"intercept_prior_precision: expected the default, since the cutpoints take the intercept's place, got "
+                f"{given!r}. Leave it out."
+            )
 
     @property
     def _name(self) -> str:

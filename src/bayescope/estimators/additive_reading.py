@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, Self, TypeVar, cast
+from typing import Any, ClassVar, Literal, Self, TypeVar, cast
 
 import numpy as np
 import pandas as pd
@@ -25,7 +25,7 @@ from bayescope.estimators.additive_table import NumericTransform, Outputs, coded
 from bayescope.estimators.base import BLOCK_NUMBERS, Generator, MissingAttributeError, TableEstimator
 from bayescope.estimators.mapped_rows import Canonical
 from bayescope.estimators.table_rows import RowBlock, TableRows, row_offset
-from bayescope.likelihoods import IntegralName, Likelihood
+from bayescope.likelihoods import IntegralName, Likelihood, Ordinal
 from bayescope.posterior import GaussianPosterior, InputRows, NamedDraws, PointPosterior, noted
 from bayescope.predictive import Predictive
 from bayescope.process_state import threads_for
@@ -121,7 +121,8 @@ class AdditiveEstimator(AdditiveOptions, TableEstimator):
             grid: values of the column, in its own unit, or how many; 100, or all labels that were seen, by default.
             level: the probability of the interval at each point.
             scale: "link" for the effect itself, added to the linear predictor, or "mean" for E(y) where all other
-                effects are 0: the intercept, held at its posterior mean, and the effect through the link.
+                effects are 0: the intercept, held at its posterior mean, and the effect through the link. Of ordered
+                classes it is the probability of each, a column a class.
 
         Returns:
             ``grid``, ``mean``, ``sd``, ``low``, ``high``, the share of the data near each point as ``density``, and the
@@ -130,7 +131,8 @@ class AdditiveEstimator(AdditiveOptions, TableEstimator):
         check_is_fitted(self)
         found = effect(self.additive_, feature, grid=grid, level=level)
         if checks.choice("scale", scale, ("link", "mean")) == "mean":
-            return on_mean(self.additive_, found)
+            ordered = cast(Any, self).classes_.tolist() if isinstance(self.posterior_.likelihood, Ordinal) else ()
+            return replace(on_mean(self.additive_, found), outputs=tuple(map(str, ordered)))
         return self._named_outputs(found)
 
     def surface(

@@ -138,7 +138,7 @@ class BayesianGeneralizedLinearModel(OutcomeRegressor, ChosenPosterior):
         checks.choice("posterior", self.posterior, CHOICES)
         if opened(X) is not None:
             refuse_all_rows(self.posterior)
-        likelihood = number_likelihood(self.likelihood, ordered=True)
+        likelihood = number_likelihood(self.likelihood)
 
         def read(reader: TargetReader) -> TableRows:
             groups = self._group_columns

@@ -442,7 +442,7 @@ class BayesianMLPRegressor(OutcomeRegressor, MLPEstimator):
     _outputs: int = field(init=False)
 
     def _fit(self, X: object, y: object, sample_weight: object, offset: object = None, exposure: object = None) -> None:
-        likelihood = number_likelihood(self.likelihood, ordered=True)
+        likelihood = number_likelihood(self.likelihood)
 
         def read(reader: TargetReader) -> TableRows:
             return TableRows.of(self, X, y, sample_weight, offset, exposure, target=reader)

@@ -300,29 +300,18 @@ def given_noise(noise_variance: object, scale: np.ndarray, rows: int) -> Gaussia
     return Gaussian(standardised if len(standardised) > 1 else standardised[0])
 
 
-def number_likelihood(
-    given: NumberLikelihoodName | OrderedLikelihoodName | Likelihood, *, ordered: bool = False
-) -> Likelihood:
-    """The likelihood of numbers that an estimator is asked for; hyperparameters of a name are to be learnt.
-
-    Args:
-        given: the likelihood, or its name.
-        ordered: whether the estimator takes ordered classes, too.
+def number_likelihood(given: NumberLikelihoodName | OrderedLikelihoodName | Likelihood) -> Likelihood:
+    """The likelihood of numbers or ordered classes that is asked for; hyperparameters of a name are to be learnt.
 
     Raises:
         OptionError: if it is another word.
         UnsupportedError: if y is a class, or needs several outputs.
     """
     if isinstance(given, str) and given not in OF_CLASSES:
-        checks.choice("likelihood", given, (*NUMBERS, *(get_args(OrderedLikelihoodName) if ordered else ())))
+        checks.choice("likelihood", given, (*NUMBERS, *get_args(OrderedLikelihoodName)))
     likelihood = resolve(given)
     if isinstance(given, str):
         likelihood = likelihood.with_hyperparameters(**dict.fromkeys(likelihood.hyperparameters, "evidence"))
-    if likelihood.domain.kind == "ordered" and not ordered:
-        raise UnsupportedError(
-            f"likelihood: expected one of numbers, got {likelihood.name!r}. Use BayesianGeneralizedLinearModel or "
-            "BayesianMLPRegressor for ordered classes."
-        )
     if likelihood.domain.kind not in ("numbers", "ordered"):
         raise UnsupportedError(
             f"likelihood: expected one of numbers, got {likelihood.name!r}. Use BayesianLogisticRegression or another "
@@ -366,6 +355,7 @@ def ordered_rows(
             raise InputError(
                 f"cutpoints: expected {len(categories) - 1}, one between each two categories, got {count - 1}."
             )
+        rows = rows.changed(lambda block: replace(block, target=1.0 * block.target))
         return np.arange(count) if categories is None else categories, likelihood, rows
     here = [np.unique(block.target) for block in rows.blocks(features=False)]
     found = np.unique(np.concatenate([each for part in rows.of_parts(here) for each in part]))
