@@ -231,7 +231,9 @@ def _notes(fitted: AdditiveFit, structure: str | None) -> dict[str, str]:
         "training": f"{epochs} Gauss-Newton epochs, the evidence asked after each{rest}",
         "effective parameters": f"{fitted.evidence.total:.1f}",
         "prior precision": _listed(fitted),
-        "intercept": f"prior precision {at.intercept_precision:g} in the unit of the weights",
+        "intercept": f"prior precision {at.intercept_precision:g} in the unit of the weights"
+        if at.intercept_precision < MOST_PRECISION
+        else "off",
     }
     monotone = {
         term.name: "rising" if sign > 0 else "falling"
