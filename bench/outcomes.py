@@ -393,8 +393,8 @@ NOTES = {
         "high they then are predict better than a Tweedie, be it ours or the peer's."
     ),
     "wine": (
-        "Of linear and of additive models the ordinal one is better than the Gaussian one, and behind weights or curves "
-        "for each rating; of networks it has the best NLL, while that of classes has the best accuracy."
+        "Of linear and of additive models the ordinal one is better than the Gaussian one, and behind weights or "
+        "curves for each rating; of networks it has the best NLL, while that of classes has the best accuracy."
     ),
 }
 
