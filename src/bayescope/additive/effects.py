@@ -493,17 +493,21 @@ def on_mean(additive: Additive, found: Effect) -> Effect:
 def _through(likelihood: Likelihood, intercept: float, found: Part) -> Part:
     """The mean, sd and band of E(y∣f) for f ~ N(intercept + mean, sd²), of which the ends are those of f."""
     mean, sd, low, high = (torch.from_numpy(np.atleast_1d(v)) for v in (found.mean, found.sd, found.low, found.high))
-    integral, ordered = likelihood.integral(None, 1), isinstance(likelihood, Ordinal)
+    integral = likelihood.integral(None, 1)
     moments = likelihood.predictive((intercept + mean)[:, None], sd.square()[:, None, None], integral)
-    ends = intercept + low, intercept + high
-    cutpoints = likelihood.known("cutpoints") if ordered else low.new_empty(1)
-    # A class between two others is most probable at the middle of its cutpoints
-    middles = (0.5 * (cutpoints[1:] + cutpoints[:-1])).tolist()
-    inside = [torch.full_like(low, middle).clamp(*ends) for middle in middles]
-    at = torch.stack([likelihood.conditional(f[:, None])[0] for f in (*ends, *inside)])
-    values = [moments.mean, moments.epistemic.sqrt(), at.amin(0), at.amax(0)]
-    if not ordered:
-        values = [value[:, -1] for value in values]
-    shape = np.shape(found.mean)
-    mean_, sd_, low_, high_ = (value.numpy().reshape((*shape, *value.shape[1:])) for value in values)
+    at = _over_band(likelihood, intercept + low, intercept + high)
+    values = torch.stack([moments.mean, moments.epistemic.sqrt(), at.amin(0), at.amax(0)])
+    if not isinstance(likelihood, Ordinal):
+        values = values[..., -1]
+    mean_, sd_, low_, high_ = values.reshape(4, *found.mean.shape, *values.shape[2:]).numpy()
     return replace(found, mean=mean_, sd=sd_, low=low_, high=high_)
+
+
+def _over_band(likelihood: Likelihood, low: Tensor, high: Tensor) -> Tensor:
+    """E(y∣f) where it may be least and most for f between two ends, shape (n,), shape (S, n, K)."""
+    places = [low, high]
+    if isinstance(likelihood, Ordinal):  # a class between two others is most probable at the middle of its cutpoints
+        cutpoints = likelihood.known("cutpoints")
+        middles = 0.5 * (cutpoints[1:] + cutpoints[:-1])
+        places += [torch.full_like(low, middle).clamp(low, high) for middle in middles.tolist()]
+    return torch.stack([likelihood.conditional(f[:, None])[0] for f in places])
