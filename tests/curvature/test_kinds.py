@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -94,8 +95,8 @@ def test_drawn_labels_do_not_depend_on_the_batches(case: LikelihoodCase) -> None
     assert drawn.shape == whole.y.shape
     assert torch.equal(drawn, whole.drawn(11))
     assert not torch.equal(drawn, whole.drawn(12))
-    for size in (1, 7, 256, 300):
-        ends = [(first, first + size) for first in range(0, 600, size)]
+    for places in ((0, 1, 2, 255, 256, 257, 600), range(0, 601, 50), (0, 256, 512, 600), (0, 300, 600)):
+        ends = list(pairwise(places))
         pieces = [Observations.read(case.likelihood, whole.f[i:j], whole.y[i:j], first=i).drawn(11) for i, j in ends]
         assert torch.equal(torch.cat(pieces), drawn)
 

@@ -96,7 +96,7 @@ def test_trainings_learn_the_dispersion_with_the_weights(fit: str) -> None:
     x, y = _counts(0.8)
     torch.manual_seed(0)
     layers = [nn.Linear(2, 8), nn.Dropout(0.02), nn.Linear(8, 1)] if fit == "mc_dropout" else [nn.Linear(2, 1)]
-    options = {"epochs": 150, "prior_precision": 1.0, "lr": 0.03} if fit != "fit_evidence" else {"epochs": 100}
+    options = {"epochs": 75, "prior_precision": 1.0, "lr": 0.06} if fit != "fit_evidence" else {"epochs": 50}
     q = getattr(bs, fit)(nn.Sequential(*layers).double(), (x, y), likelihood="negative_binomial", generator=0,
                          progress=False, **options)  # fmt: skip
     assert float(q.likelihood.dispersion) == pytest.approx(0.8, rel=0.3)

@@ -18,7 +18,6 @@ from bayescope.errors import InputError, OptionError, UnsupportedError
 from bayescope.likelihoods import Exponential, Gamma, LaplaceNoise, LogNormal, StudentT, Weibull, entropy_of_numbers
 from bayescope.likelihoods.elementwise import Elementwise
 from bayescope.likelihoods.location import Location
-from tests.reference import dense_derivatives
 
 CASES: dict[str, Location] = {
     "student_t": StudentT(0.8, 3.0),
@@ -112,20 +111,23 @@ def test_intervals_have_the_probability_and_the_derivatives_of_their_definition(
     y = torch.tensor([INTERVALS[interval]], dtype=torch.float64)
     assert torch.equal(likelihood.targets(y, 1), y)
     width = 0.05 if name == "gamma, large" else 2.0
-    for f in column(-0.3 - width, -0.3, -0.3 + width).split(1):
-        frozen = likelihood.distribution(f.numpy())
-        lower, upper, entry, exit_ = y.numpy()[0]
-        exact = lower == upper
-        mass = frozen.logpdf(lower) if exact else np.log(_between(frozen, lower, upper))
-        truth = mass - np.log(_between(frozen, entry, exit_))
-        got = likelihood.log_prob(f, y)
-        if np.isfinite(truth).all() and truth > -200:
-            np.testing.assert_allclose(got.numpy(), truth[:, 0], rtol=1e-8, atol=1e-10)
-        slope, curvature = dense_derivatives(lambda x: likelihood.log_prob(x[None], y)[0], f[0])
-        scale = 1.0 + float(likelihood.fisher(f))
-        torch.testing.assert_close(likelihood.gradient(f, y)[0], slope, rtol=1e-8, atol=1e-11 * scale)
-        torch.testing.assert_close(likelihood.hessian(f, y)[0], curvature, rtol=1e-7, atol=1e-10 * scale)
-        assert (likelihood.ggn(f, y).entries >= 0).all()
+    f = column(-0.3 - width, -0.3, -0.3 + width).requires_grad_()
+    at, rows = f.detach(), y.expand(len(f), -1)
+    frozen = likelihood.distribution(at.numpy())
+    lower, upper, entry, exit_ = y.numpy()[0]
+    exact = lower == upper
+    mass = frozen.logpdf(lower) if exact else np.log(_between(frozen, lower, upper))
+    truth = (mass - np.log(_between(frozen, entry, exit_)))[:, 0]
+    got = likelihood.log_prob(f, rows)
+    sure = np.isfinite(truth) & (truth > -200)
+    np.testing.assert_allclose(got.detach().numpy()[sure], truth[sure], rtol=1e-8, atol=1e-10)
+    (slope,) = torch.autograd.grad(got.sum(), f, create_graph=True)  # rows do not depend on each other
+    (change,) = torch.autograd.grad(slope.sum(), f)
+    size = 1.0 + likelihood.fisher(at)
+    torch.testing.assert_close(likelihood.gradient(at, rows) / size, slope.detach() / size, rtol=1e-8, atol=1e-11)
+    hessian = likelihood.hessian(at, rows)[:, :, 0]
+    torch.testing.assert_close(hessian / size, -change / size, rtol=1e-7, atol=1e-10)
+    assert (likelihood.ggn(at, rows).entries >= 0).all()
 
 
 def _between(frozen: Any, low: float, high: float) -> np.ndarray:

@@ -71,10 +71,9 @@ def test_the_linearised_predictive_is_the_integral_over_the_dense_covariance(cas
 
 
 @everywhere
-@pytest.mark.parametrize("structure", ["kfac", "diagonal"])
-def test_every_question_is_answered_in_every_structure(case: LikelihoodCase, structure: str) -> None:
+def test_every_question_is_answered(case: LikelihoodCase) -> None:
     module, x, y = problem(case)
-    q = laplace(module, (x, y), likelihood=case.likelihood, structure=structure, prior_precision=PRIOR)
+    q = laplace(module, (x, y), likelihood=case.likelihood, structure="kfac", prior_precision=PRIOR)
     assert q.log_evidence().isfinite()
     for p in (q.predict(x), q.predict(x, method="sampled", samples=200, generator=0)):
         assert p.log_prob(y).isfinite().all()
