@@ -68,7 +68,7 @@ def test_units_origins_and_the_order_of_rows_change_nothing() -> None:
     for standardize in (True, False):
         units = [1e-3, 1.0, 1e4] if standardize else 1.0
         moved = X * units + [5.0, 0.0, -1e3]
-        again = fitted(moved[order], y[order], standardize=standardize)
+        again = fitted(moved[order], y[order], standardize=standardize, fit_intercept=standardize)
         plain = model if standardize else fitted(X, y, standardize=False)
         np.testing.assert_allclose(again.predict_proba(moved), plain.predict_proba(X), rtol=1e-4)
         assert again.log_evidence_ == pytest.approx(plain.log_evidence_, abs=1e-6)

@@ -109,6 +109,7 @@ def test_a_number_and_a_count_have_the_log_density_of_a_grid(correlation: float)
 def test_hyperparameters_are_named_by_their_part_and_learnt_there() -> None:
     joint = bs.Joint(["gaussian", "poisson", "negative_binomial", bs.Gamma(2.0)])
     assert joint.learnable == ("noise_variance_0", "dispersion_2")
+    assert bs.Joint(*joint.parts).parts == joint.parts
     generator = torch.Generator().manual_seed(0)
     truth = bs.Joint([bs.Gaussian(0.3), "poisson", bs.NegativeBinomial(0.6), bs.Gamma(2.0)])
     f = _numbers(2000, 4)
@@ -239,10 +240,11 @@ def test_bad_input_names_the_column() -> None:
     ("parts", "error", "message"),
     [
         ([], InputError, "parts: expected a likelihood for each column of y"),
-        ("poisson", InputError, "parts: expected a likelihood for each column of y, got 'poisson'"),
+        ("poisson", InputError, "parts: expected a likelihood for each column of y, got 'poisson'. Write bs.Joint"),
+        (bs.Poisson(), InputError, r"parts: expected a likelihood for each column of y, got Poisson\(\)"),
         (["poison"], OptionError, "Did you mean 'poisson'"),
         (["poisson", "ordinal"], UnsupportedError, "one number with one output, got 'ordinal'"),
-        (["heteroscedastic_gaussian"], UnsupportedError, "got 'heteroscedastic_gaussian'"),
+        (["heteroscedastic_gaussian"], UnsupportedError, "got 'heteroscedastic_gaussian'.*fit a model of its own to"),
     ],
 )
 def test_what_is_no_part_is_refused(parts: Any, error: type[Exception], message: str) -> None:

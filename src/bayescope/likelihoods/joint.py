@@ -39,6 +39,7 @@ class Joint(Likelihood):
     Args:
         parts: for each column of y a name, whose hyperparameters are to be learnt, or a `Likelihood` of one number,
             such as ``["gaussian", "poisson", Binomial(5)]``. ``Binomial(1)`` is for 0 and 1.
+        more: the others, where they are not in a list: ``Joint("gaussian", "poisson")``.
 
     Attributes:
         parts: the likelihoods.
@@ -55,10 +56,18 @@ class Joint(Likelihood):
     name = "joint"
     domain = Domain("numbers")
 
-    def __init__(self, parts: Sequence[LikelihoodName | Likelihood]) -> None:
-        if isinstance(parts, str) or not len(parts):
-            raise InputError(f"parts: expected a likelihood for each column of y, got {parts!r}.")
-        object.__setattr__(self, "parts", tuple(_part(each) for each in parts))
+    def __init__(
+        self,
+        parts: Sequence[LikelihoodName | Likelihood] | LikelihoodName | Likelihood,
+        *more: LikelihoodName | Likelihood,
+    ) -> None:
+        given: Any = [parts, *more] if more else parts
+        if isinstance(given, str | Likelihood) or not len(given):
+            raise InputError(
+                f"parts: expected a likelihood for each column of y, got {given!r}. Write "
+                'bs.Joint(["gaussian", "poisson"]).'
+            )
+        object.__setattr__(self, "parts", tuple(_part(each) for each in given))
 
     @property
     def hyperparameters(self) -> Mapping[str, str]:  # type: ignore[override]
@@ -229,7 +238,7 @@ def _part(given: LikelihoodName | Likelihood) -> Likelihood:
     if not isinstance(part, Elementwise | Gaussian):
         raise UnsupportedError(
             f"parts: expected likelihoods of one number with one output, got {part.name!r}. Take Binomial(1) for 0 and "
-            "1, and fit other labels apart."
+            "1; fit a model of its own to a column of another kind."
         )
     if not isinstance(given, str):
         return part
