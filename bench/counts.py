@@ -1,7 +1,8 @@
 """The speed of Poisson regression on a million rows, beside scikit-learn's and statsmodels' point estimates.
 
 All fit one table in one process, in turn; the ratios are what counts. Our logistic posterior of the same inputs takes
-its turn too: a likelihood that is not its own costs no more.
+its turn too: a likelihood that is not its own costs no more. Additive models of counts stand beside additive models of
+Gaussian numbers with the same effects; each fits three tables of 20,000 rows, because the number of epochs varies.
 
     python -m bench.counts [--rows 1000000] [--columns 50] [--turns 5] [--no-peers] [--quick]
 """
@@ -9,16 +10,18 @@ its turn too: a likelihood that is not its own costs no more.
 from __future__ import annotations
 
 from statistics import median
+from typing import Literal
 
 import numpy as np
 import torch
 from sklearn.linear_model import PoissonRegressor
 
-from bayescope.estimators import BayesianGeneralizedLinearModel, BayesianLogisticRegression
+from bayescope.estimators import BayesianGeneralizedLinearModel, BayesianLogisticRegression, NeuralAdditiveRegressor
 from bench import linear, record, turns
 from bench.turns import Machine, Work, in_turns, ratios, speed_table
 
 LOGISTIC = "logistic posterior, prior by evidence"
+ADDITIVE = "additive, Gaussian"
 
 
 def works(rows: int, columns: int, peers: bool) -> list[Work]:
@@ -46,6 +49,25 @@ def works(rows: int, columns: int, peers: bool) -> list[Work]:
     return found
 
 
+def additive_works(rows: int, tables: int = 3) -> list[Work]:
+    """Additive models of Gaussian numbers and of counts, of eight inputs of which three matter."""
+    outcomes = []
+    for seed in range(tables):
+        rng = np.random.default_rng(seed)
+        X = rng.standard_normal((rows, 8)).round(1)
+        f = np.sin(X[:, 0]) + 0.15 * X[:, 1] ** 2 + 0.3 * X[:, 2]
+        outcomes.append((X, {"gaussian": f + rng.standard_normal(rows), "poisson": rng.poisson(np.exp(f))}))
+
+    def fit(name: Literal["gaussian", "poisson"]) -> None:
+        for X, y in outcomes:
+            NeuralAdditiveRegressor(likelihood=name, random_state=0).fit(X, y[name])
+
+    return [
+        Work(ADDITIVE, lambda: fit("gaussian"), ADDITIVE, rows=rows * tables),
+        Work("additive, Poisson", lambda: fit("poisson"), ADDITIVE, rows=rows * tables, budget=1.3),
+    ]
+
+
 def main() -> None:
     """Measures, prints and saves."""
     parser = turns.arguments(__doc__)
@@ -53,7 +75,7 @@ def main() -> None:
     parser.add_argument("--columns", type=int, default=50)
     options = turns.chosen(parser)
     rows = options.rows or (20_000 if options.quick else 1_000_000)
-    compared = works(rows, options.columns, options.peers)
+    compared = works(rows, options.columns, options.peers) + additive_works(1_000 if options.quick else 20_000)
     in_turns(compared, options.turns)
     found = ratios(compared, Machine.measured(dtype=torch.float64))
     seconds = {work.name: median(work.seconds) for work in compared}
