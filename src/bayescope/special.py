@@ -42,7 +42,7 @@ def inverse_mills(s: Tensor) -> Tensor:
 
 def inverse_mills_slope(s: Tensor) -> Tensor:
     """w(s) = v(s) (s + v(s)) = −d² log Φ(s)/ds², between 0 (s → ∞) and 1 (s → −∞)."""
-    return inverse_mills(s) * _shifted(s)
+    return inverse_mills(s) * shifted_inverse_mills(s)
 
 
 def log_rising_factorial(r: Tensor, y: Tensor) -> Tensor:
@@ -106,8 +106,8 @@ def _inverse_mills(s: Tensor) -> Tensor:
     return math.sqrt(2 / math.pi) / torch.special.erfcx(-s * math.sqrt(0.5))
 
 
-def _shifted(s: Tensor) -> Tensor:
-    """s + v(s), by Laplace's continued fraction where the sum would cancel.
+def shifted_inverse_mills(s: Tensor) -> Tensor:
+    """E[s − z∣z < s] = s + v(s), by Laplace's continued fraction where the sum would cancel.
 
     With x = −s, v = x + 1/(x + 2/(x + 3/(x + …))) (Abramowitz & Stegun 26.2.14), so s + v is the fraction itself.
     Each branch of the choice is evaluated at arguments that suit it, which keeps the gradients finite.

@@ -224,12 +224,6 @@ def test_each_likelihood_is_learnt_in_any_unit(likelihood: str):
     assert model.score(X, y) > 0.2
 
 
-def test_a_density_with_a_kink_is_refused():
-    X, _, _, life = lifetimes()
-    with pytest.raises(UnsupportedError, match="Use 'student_t'"):
-        fitted(X, life, likelihood="laplace_noise")
-
-
 def test_an_exposure_that_cannot_be_is_refused():
     X, y = table()
     ones = np.ones(len(X))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import mpmath
@@ -227,6 +228,62 @@ def test_laplace_marginals_are_right_far_out() -> None:
             truth = float(mpmath.log(sum(sides) / (2 * s)))
         got = likelihood.log_marginal(column(0.0), column(sd**2), column(y))
         assert float(got) == pytest.approx(truth, rel=1e-10)
+
+
+@pytest.mark.parametrize("power", [1.0, 0.3])
+@pytest.mark.parametrize("sd", [1e-4, 0.5, 5.0, 100.0])
+def test_tilted_moments_of_laplace_noise_are_derivatives_of_the_normaliser(sd: float, power: float) -> None:
+    away = torch.tensor([0.0, 0.6, -3.0, 40.0], dtype=torch.float64) * max(min(sd, 1.0), 0.01)
+    found = LaplaceNoise(0.7).tilted(
+        torch.full((4,), 0.3, dtype=torch.float64), away * 0 + sd**2, away * 0 + power, (0.3 + away)[:, None]
+    )
+    assert found is not None
+    with mpmath.workdps(80):
+        s, v, step = mpmath.mpf(0.7) / mpmath.mpf(power), mpmath.mpf(sd) ** 2, mpmath.mpf(sd) / 10**20
+
+        def log_normaliser(d: mpmath.mpf) -> mpmath.mpf:
+            sides = [
+                mpmath.exp(v / (2 * s * s) - k * d / s) * mpmath.ncdf((k * d - v / s) / mpmath.sqrt(v)) for k in (1, -1)
+            ]
+            return mpmath.log(sum(sides)) - mpmath.mpf(power) * mpmath.log(2 * mpmath.mpf(0.7))
+
+        for got, y in zip(zip(*found, strict=True), (0.3 + away).tolist(), strict=True):
+            low, here, high = (log_normaliser(mpmath.mpf(y) - mpmath.mpf(0.3) - k * step) for k in (-1, 0, 1))
+            bend = (2 * here - low - high) / step**2
+            truths = [here, (high - low) / (2 * step), bend, 1 - v * bend]
+            scales = [1 + abs(here), 1 / s, 1 / v, truths[3]]  # the bend beside that of N(μ, v)
+            for one, truth, scale in zip(got, truths, scales, strict=True):
+                assert abs(float(one) - truth) < 1e-11 * scale
+
+
+@pytest.mark.parametrize("sd", [0.0, 1e-3, 0.8, 30.0])
+def test_expectations_of_laplace_noise_are_integrals(sd: float) -> None:
+    likelihood, mean, variance, y = (
+        LaplaceNoise(0.7),
+        column(0.2, 0.2, 0.2),
+        column(sd, sd, sd).square(),
+        column(0.5, -4.0, 0.2001),
+    )
+    value, slope, bend = likelihood.expected_log_density(mean, variance, y)
+    if sd == 0.0:
+        torch.testing.assert_close(value, likelihood.log_density(mean, y))
+        torch.testing.assert_close(slope, likelihood.slope(mean, y))
+        return
+    for row in range(3):
+        ends = [-12.0, *sorted({min(max(float(y[row] - mean[row]) / sd, -12.0), 12.0)} - {-12.0, 12.0}), 12.0]
+
+        def expected(part: str, row: int = row, ends: list[float] = ends) -> float:
+            def integrand(z: float) -> float:
+                return float(getattr(likelihood, part)(mean[row] + sd * z, y[row])) * stats.norm.pdf(z)
+
+            return sum(integrate.quad(integrand, a, b, epsabs=1e-12)[0] for a, b in pairwise(ends))
+
+        assert float(value[row]) == pytest.approx(expected("log_density"), rel=1e-9)
+        assert float(slope[row]) == pytest.approx(expected("slope"), abs=1e-9)
+    # −∂ E[slope]/∂ mean, which the kink alone decides
+    step = 1e-5 * sd
+    ahead, behind = (likelihood.expected_log_density(mean + side * step, variance, y)[1] for side in (1, -1))
+    torch.testing.assert_close(bend, (behind - ahead) / (2 * step), rtol=1e-6, atol=1e-9)
 
 
 @everywhere

@@ -48,10 +48,11 @@ class BayesianGeneralizedLinearModel(OutcomeRegressor, ChosenPosterior):
     """A generalised linear model, y ~ p(y∣f) with f = w·x + b, with a posterior over its weights.
 
     The likelihood p(y∣f) says what y is: counts ("poisson", "negative_binomial"), amounts ("gamma", "log_normal"),
-    lifetimes ("weibull", "exponential"), numbers with outliers ("student_t"), ordered classes ("ordinal"). Its
-    hyperparameters, such as a scale, are learnt by maximising the log evidence together with the prior precision
-    (McCullagh & Nelder 1989, Generalized Linear Models; MacKay 1992). A full covariance of the weights includes their
-    uncertainty, by Laplace's approximation of both together; otherwise predictions take them as known.
+    lifetimes ("weibull", "exponential"), numbers with outliers ("student_t", "laplace_noise"), ordered classes
+    ("ordinal"). Its hyperparameters, such as a scale, are learnt by maximising the log evidence together with the prior
+    precision (McCullagh & Nelder 1989, Generalized Linear Models; MacKay 1992). A full covariance of the weights
+    includes their uncertainty, by Laplace's approximation of both together; otherwise, and if the log density has a
+    kink, predictions take them as known.
 
     Ordered classes are numbers or an ordered categorical, and cutpoints that are learnt take the place of b. The
     estimator is then a classifier, for scikit-learn too: `predict` gives the most probable class, `predict_proba` the
@@ -72,7 +73,9 @@ class BayesianGeneralizedLinearModel(OutcomeRegressor, ChosenPosterior):
         posterior: "map" (a point), "laplace", "variational" (Gaussian, full covariance), "mean_field" (Gaussian,
             diagonal), "ep" (expectation propagation), "nuts" or "metropolis" (draws); "auto" takes "laplace", and a
             better one where averaging over Laplace's adds more than 0.007 nats a row to the mode's log loss on the
-            training rows. The hyperparameters are those of Laplace's evidence.
+            training rows. The hyperparameters are those of Laplace's evidence. "laplace_noise", whose log density has a
+            kink, takes neither "map" nor "laplace": "auto" is then "ep", or "variational" for several outcomes and
+            large tables, and each learns the scale by its own evidence or bound.
         prior_precision: of the weights: a positive number, one for each feature (of the model's inputs, after
             ``features``), a `Prior` with either and mean 0, "evidence": learnt by maximising the log evidence, or
             "ard": one that is learnt for each feature of the table. "horseshoe" and "laplace", or a `Horseshoe` or

@@ -21,6 +21,7 @@ from bayescope.estimators.linear_posteriors import (
     PosteriorName,
     Task,
     fit_posterior,
+    refuse_kink,
 )
 from bayescope.estimators.linear_reading import LinearEstimator
 from bayescope.estimators.priors import NOTHING, prior_notes, weight_precision
@@ -81,8 +82,9 @@ class ChosenPosterior(LinearEstimator):
         sparse = self._sparse
         chains, generator = self._chain_options(), generator_from(self.random_state)
         origin, learnable = self._origin(likelihood), likelihood.learnable
+        wide = LinearDensity(model, likelihood, Prior(), data)
+        refuse_kink(wide, self.prior_precision, given, grouped=bool(self._inputs.groups))
         with threads_for(data.count * model.features):
-            wide = LinearDensity(model, likelihood, Prior(), data)
 
             def learn(density: LinearDensity, first: WeightGroups, groups: WeightGroups) -> Tensor:
                 nonlocal likelihood

@@ -22,6 +22,7 @@ from bayescope.errors import (
     UnsupportedError,
 )
 from bayescope.estimators.priors import USELESS
+from bayescope.likelihoods import Likelihood, WithOffset
 from bayescope.linear.density import Again, LinearDensity, OutputCovariance
 from bayescope.linear.evidence import (
     InterceptPrecision,
@@ -75,6 +76,9 @@ MATRICES = {
 # What the better approximations are tried for: this many weights, and this many rows × weights × outputs.
 MOST_WEIGHTS = 2_000
 MOST_WORK = 10**8
+# Rows × weights up to which "auto" takes expectation propagation for a density with a kink. Beyond, variational
+# inference takes a third of the time, and both are close to the posterior.
+MOST_PROPAGATED = 10**6
 
 
 @final
@@ -245,25 +249,28 @@ def _laplace(task: Task) -> Fitted:
     return fitted
 
 
-def _prior(task: Task) -> tuple[Prior, str | None]:
-    """The given prior, or the learnt one of "auto" and what was maximised: a point and draws have no evidence."""
-    if not task.tune:
-        return task.density.prior, None
-    fitted = _auto(task, quiet=True)
-    return fitted.prior, fitted.tuned_by
+def _settled(task: Task) -> tuple[LinearDensity, str | None]:
+    """The density with what is given or "auto" learns, and what was maximised: a point and draws have no evidence."""
+    if not task.tune and not task.density.likelihood.learnable:
+        return task.density, None
+    fitted = _auto_of_kink(task) if task.density.likelihood.kinked else _auto(task, quiet=True)
+    likelihood = cast(Likelihood, fitted.posterior.likelihood)
+    return task.density.with_likelihood(likelihood).with_prior(fitted.prior), fitted.tuned_by
 
 
 def _map(task: Task) -> Fitted:
-    prior, tuned_by = _prior(task)
-    mode = find_mode(task.density.with_prior(prior))
-    return Fitted(map_at(mode), prior, effective_parameters(task.density.model, prior, mode.precision), tuned_by)
+    density, tuned_by = _settled(task)
+    mode = find_mode(density)
+    gamma = effective_parameters(density.model, density.prior, mode.precision)
+    return Fitted(map_at(mode), density.prior, gamma, tuned_by)
 
 
 def _iterated(task: Task, infer: Callable[..., GaussianPosterior], objective: str) -> Fitted:
     """Inference that learns the precision by an objective of its own."""
     density, prior = task.density, task.density.prior
     if task.tune:
-        first = first_precision(density, task.intercept_prior_precision)
+        valued = density.with_likelihood(density.likelihood.starting(density.some_targets))
+        first = first_precision(valued, task.intercept_prior_precision)
         prior = weight_prior(density.model, first, task.intercept_prior_precision)
     posterior = infer(density.with_prior(prior), tuned=task.weights if task.tune else None)
     if task.tune:
@@ -283,14 +290,14 @@ def _propagated(task: Task) -> Fitted:
         raise NotPositiveDefiniteError(
             "posterior: expected a prior under which the other rows determine what one row says, as 'ep' needs, got a "
             "flat one and rows that do not. Give prior_precision= and intercept_prior_precision= above 0, or take "
-            "posterior='laplace'."
+            f"posterior={'variational' if task.density.likelihood.kinked else 'laplace'!r}."
         ) from error
 
 
 def _sampled(task: Task, sample: Callable[..., DrawsPosterior]) -> Fitted:
-    prior, tuned_by = _prior(task)
-    posterior = sample(task.density.with_prior(prior), generator=task.generator, **task.chains)
-    return Fitted(posterior, prior, None, tuned_by)
+    density, tuned_by = _settled(task)
+    posterior = sample(density, generator=task.generator, **task.chains)
+    return Fitted(posterior, density.prior, None, tuned_by)
 
 
 # What each method maximises to learn the precision.
@@ -312,6 +319,23 @@ POSTERIORS: dict[PosteriorName, Callable[[Task], Fitted]] = {
 }
 # What the option may be: one of them, or the one that "auto" chooses.
 CHOICES: dict[PosteriorName, Callable[[Task], Fitted]] = {"auto": _auto, **POSTERIORS}
+
+
+def _auto_of_kink(task: Task) -> Fitted:
+    """Expectation propagation for one output and at most `MOST_PROPAGATED` in memory, else variational inference."""
+    density, why = task.density, "log p has a kink, so that Laplace's approximation does not exist"
+    few = density.table.in_memory and density.table.count * density.dim <= MOST_PROPAGATED
+    if density.model.outputs == 1 and few:
+        with suppress(ConvergenceError, NotPositiveDefiniteError):
+            return _chosen(POSTERIORS["ep"](task), "ep", why)
+    return _chosen(POSTERIORS["variational"](task), "variational", why)
+
+
+# Of a likelihood with a kink: those that ask for no second derivative. Each learns the likelihood's hyperparameters.
+KINKED_CHOICES: dict[PosteriorName, Callable[[Task], Fitted]] = {
+    "auto": _auto_of_kink,
+    **{name: infer for name, infer in POSTERIORS.items() if name not in ("map", "laplace")},
+}
 
 
 def _sparse_variational(task: Task, family: Literal["full", "mean_field"] = "full") -> Fitted:
@@ -368,19 +392,24 @@ def fit_posterior(name: PosteriorName, task: Task) -> Fitted:
     """Fits the named posterior; what is not a sum over the rows is found by the first process for all.
 
     Hyperparameters of the likelihood that are to be learnt are those of Laplace's evidence for each posterior. Under a
-    sparse prior they are those with one precision for all weights: with one each, chance would explain noise.
+    sparse prior they are those with one precision for all weights: with one each, chance would explain noise. If log p
+    has a kink, they are those of the posterior's own evidence or bound, for draws those of "auto".
     """
-    _refuse_flat_density(task.density)
-    choices = CHOICES if task.sparse is None else SPARSE_CHOICES
+    kinked = task.density.likelihood.kinked
+    choices = KINKED_CHOICES if kinked else CHOICES if task.sparse is None else SPARSE_CHOICES
     if name not in choices:
+        what, instead = "a sparse prior, whose density has no curvature at 0", "prior_precision='ard' or 'evidence'"
+        if kinked:
+            what, instead = f"{task.density.likelihood.name!r}, whose log density has a kink", "likelihood='student_t'"
         raise UnsupportedError(
-            f"posterior: expected one of {', '.join(map(repr, choices))} for a sparse prior, whose density has no "
-            f"curvature at 0, got {name!r}. Use posterior='auto', or prior_precision='ard' or 'evidence'."
+            f"posterior: expected one of {', '.join(map(repr, choices))} for {what}, got {name!r}. Use "
+            f"posterior='auto', or {instead}."
         )
     if task.sparse is not None:
         refuse_wide(task.density, task.density.likelihood.learnable)
-    likelihood = learn_hyperparameters(task.density, lambda density: _mode(replace(task, density=density))[0])
-    task = replace(task, density=task.density.with_likelihood(likelihood))
+    if not kinked:
+        likelihood = learn_hyperparameters(task.density, lambda density: _mode(replace(task, density=density))[0])
+        task = replace(task, density=task.density.with_likelihood(likelihood))
     if name in BY_SUMS:
         return _uncertain(_without_evidence(choices[name](task)), task)
 
@@ -391,7 +420,8 @@ def fit_posterior(name: PosteriorName, task: Task) -> Fitted:
     fitted = _uncertain(_without_evidence(Fitted(*by_first(parts))), task)
     if not isinstance(fitted.posterior, GaussianPosterior) or fitted.posterior.infer is not None:
         return fitted
-    again = Again(expectation_propagation, task.density.model, task.density.likelihood)  # functions do not travel
+    learnt = cast(Likelihood, fitted.posterior.likelihood)
+    again = Again(expectation_propagation, task.density.model, learnt)  # functions do not travel
     return replace(fitted, posterior=replace(fitted.posterior, infer=again, lost=()))
 
 
@@ -410,20 +440,34 @@ def refuse_wide(density: LinearDensity, learnt: Sequence[str]) -> None:
         )
 
 
-def _refuse_flat_density(density: LinearDensity) -> None:
-    """Refuses a likelihood whose observed Λ is 0, such as that of Laplace noise.
+def refuse_kink(density: LinearDensity, asked: object, given: Tensor | None, *, grouped: bool) -> None:
+    """Refuses what a likelihood with a kink does not go with.
+
+    Args:
+        density: the likelihood, the model and the rows.
+        asked: the option ``prior_precision``.
+        given: the precision of the features' weights, if it is known.
+        grouped: whether there are random effects.
 
     Raises:
-        UnsupportedError: then.
+        UnsupportedError: for censored rows, and for precisions that Laplace's evidence would learn.
     """
-    likelihood = density.likelihood
-    if likelihood.log_concave:
+    likelihood, outputs = density.likelihood, density.model.outputs
+    if not likelihood.kinked:
         return
-    valued = density.with_likelihood(likelihood.starting(density.some_targets))
-    if not bool(valued.curvature(valued.constant).any()):
+    name, advice = f"{likelihood.name!r}, whose log density has a kink", "Use 'student_t', which is as sturdy."
+    if density.some_targets.shape[1] > outputs + isinstance(likelihood, WithOffset):
         raise UnsupportedError(
-            f"likelihood: expected one whose log density has a curvature, got {likelihood.name!r}, which has a kink. "
-            "Use 'student_t', which is as sturdy."
+            f"y: expected numbers that are neither censored nor truncated for {name}, got intervals. {advice}"
+        )
+    if grouped:
+        raise UnsupportedError(f"groups: expected None for {name}, got columns with random effects. {advice}")
+    if given is None and asked != "evidence":
+        raise UnsupportedError(f"prior_precision: expected numbers or 'evidence' for {name}, got {asked!r}. {advice}")
+    if given is None and outputs > 1:
+        raise UnsupportedError(
+            f"prior_precision: expected numbers for {outputs} outcomes of {name}, got 'evidence'. Fit each outcome by "
+            "itself, or give numbers."
         )
 
 
@@ -431,7 +475,8 @@ def _uncertain(fitted: Fitted, task: Task) -> Fitted:
     """The fit with the uncertainty of the hyperparameters that were learnt in draws, or a full covariance."""
     posterior = fitted.posterior
     dense = isinstance(posterior, GaussianPosterior) and isinstance(posterior.precision, DensePrecision)
-    if not task.learnt or task.sparse is not None or not (dense or isinstance(posterior, DrawsPosterior)):
+    certain = not task.learnt or task.sparse is not None or task.density.likelihood.kinked
+    if certain or not (dense or isinstance(posterior, DrawsPosterior)):
         return fitted
     learnt = LearntUncertainty.at(find_mode(task.density.with_prior(fitted.prior), posterior.mean), task.learnt)
     widened: GaussianPosterior | DrawsPosterior

@@ -13,7 +13,7 @@ from bayescope.likelihoods.heteroscedastic import HeteroscedasticGaussian
 from bayescope.likelihoods.information import entropy, information_of_dirichlet, information_of_draws
 from bayescope.likelihoods.joint import Joint
 from bayescope.likelihoods.lifetimes import Exponential, Gamma, LogNormal, Weibull
-from bayescope.likelihoods.likelihood import INTEGRALS, IntegralName, Likelihood, Moments, variances
+from bayescope.likelihoods.likelihood import INTEGRALS, IntegralName, Likelihood, Moments, Tilted, variances
 from bayescope.likelihoods.location import LaplaceNoise, StudentT
 from bayescope.likelihoods.mixtures import (
     crps_of_mixture,
@@ -71,6 +71,7 @@ __all__ = [
     "OwnOfSeveral",
     "Poisson",
     "StudentT",
+    "Tilted",
     "Tweedie",
     "Weibull",
     "Weighted",

@@ -149,8 +149,8 @@ class Elementwise(Likelihood):
         return DiagonalLambdas(self.fisher(f))
 
     def ggn(self, f: Tensor, y: Tensor) -> DiagonalLambdas:
-        """The observed Λ, or the expected one for a density that is not log-concave."""
-        return self.observed(f, y) if self.log_concave else self.expected(f)
+        """The observed Λ, or the expected one for a density that is not log-concave, or has a kink."""
+        return self.observed(f, y) if self.log_concave and not self.kinked else self.expected(f)
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
         """Draws y by inversion, float64, shape (..., N, D): rows that are drawn in batches are the same."""

@@ -79,6 +79,11 @@ class Joint(Likelihood):
     def log_concave(self) -> bool:
         return all(part.log_concave for part in self.parts)
 
+    @property
+    def kinked(self) -> bool:
+        """Whether one of the parts is."""
+        return any(part.kinked for part in self.parts)
+
     def hyperparameter(self, name: str) -> Tensor | str:
         stem, _, place = name.rpartition("_")
         return self.parts[int(place)].hyperparameter(stem)

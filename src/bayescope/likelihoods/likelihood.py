@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self, cast, final
+from typing import Any, ClassVar, Literal, NamedTuple, Self, cast, final
 
 import numpy as np
 import torch
@@ -38,6 +38,22 @@ class Moments:
     mean: Tensor
     aleatoric: Tensor
     epistemic: Tensor
+
+
+class Tilted(NamedTuple):
+    """The tilted distribution p(s)^e N(s; μ, v)/Ẑ of an output s, all of shape (N,).
+
+    Attributes:
+        log_normaliser: log Ẑ.
+        slope: ∂ log Ẑ/∂μ; the tilted mean is μ + v slope.
+        bend: −∂² log Ẑ/∂μ²; the tilted variance is v (1 − v bend).
+        shrinkage: tilted variance / v = 1 − v bend, without its cancellation.
+    """
+
+    log_normaliser: Tensor
+    slope: Tensor
+    bend: Tensor
+    shrinkage: Tensor
 
 
 @final
@@ -206,8 +222,13 @@ class Likelihood(ABC):
 
     @property
     def log_concave(self) -> bool:
-        """Whether the observed Λ is nowhere indefinite and holds the curvature of log p, so that the GGN takes it."""
+        """Whether log p is a concave function of f, so that the observed Λ is nowhere indefinite."""
         return True
+
+    @property
+    def kinked(self) -> bool:
+        """Whether a kink holds all the curvature of log p: the observed Λ is 0 beside it, and the GGN's is expected."""
+        return False
 
     @property
     def by_column(self) -> list[tuple[Likelihood, slice]]:
@@ -358,6 +379,10 @@ class Likelihood(ABC):
                 f"got {variance.shape[0]}."
             )
         return variance.to(like).expand(outputs)
+
+    def tilted(self, mean: Tensor, variance: Tensor, power: Tensor, y: Tensor) -> Tilted | None:
+        """p(y∣f)^power N(f; mean, variance) for one output, each (N,), where there is a formula, else ``None``."""
+        return None
 
     def labelled(self, y: Tensor) -> Tensor | None:
         """Which canonical targets are labels; ``None`` where none are ignored."""

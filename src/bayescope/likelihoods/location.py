@@ -18,9 +18,16 @@ from torch.nn.functional import logsigmoid
 from bayescope.likelihoods.censoring import INTERVAL, points, read_intervals
 from bayescope.likelihoods.curvatures import DiagonalLambdas
 from bayescope.likelihoods.elementwise import Elementwise, hyperparameter, one_or_each
-from bayescope.likelihoods.likelihood import Domain, Moments
+from bayescope.likelihoods.likelihood import Domain, Moments, Tilted
 from bayescope.quadrature import gauss_legendre, log_integral
-from bayescope.special import inverse_mills, inverse_mills_slope, log_gamma_density, log_ndtr, log_rising_factorial
+from bayescope.special import (
+    inverse_mills,
+    inverse_mills_slope,
+    log_gamma_density,
+    log_ndtr,
+    log_rising_factorial,
+    shifted_inverse_mills,
+)
 from bayescope.storage import stored
 
 _HALF = -math.log(2.0)
@@ -147,16 +154,17 @@ class Location(Errors, Elementwise):
         return self._at(f, y).bend
 
     def ggn(self, f: Tensor, y: Tensor) -> DiagonalLambdas:
-        """The observed Λ, or the expected one of an exact number if the density is not log-concave.
+        """The observed Λ, or the expected one of an exact number if the density is not log-concave or has a kink.
 
         A censored or truncated row whose observed Λ is negative has the square of its slope instead.
         """
         if y.shape[-1] == f.shape[-1]:
-            return self.observed(f, y) if self.log_concave else self.expected(f)
+            return super().ggn(f, y)
         at = self._at(f, y)
         entries = torch.where(at.bend < 0, at.slope.square(), at.bend)
         exact = (y[:, :1] == y[:, 1:2]) & torch.isinf(y[:, 2:3]) & torch.isinf(y[:, 3:])
-        return DiagonalLambdas(entries if self.log_concave else torch.where(exact, self.fisher(f), entries))
+        curved = self.log_concave and not self.kinked
+        return DiagonalLambdas(entries if curved else torch.where(exact, self.fisher(f), entries))
 
     def place(self, y: Tensor) -> Tensor:
         """The f at which the error is 0, where its density is largest."""
@@ -433,8 +441,8 @@ class LaplaceNoise(Location):
 
     The link is the identity; the most probable f minimises absolute errors. The density has a kink at y = f, which
     holds all the curvature: the observed Λ is 0 elsewhere, so the GGN takes the expected one, 1/scale². Var(y∣f) is
-    2 scale². Under f ~ N(m, v) the density and the distribution function of y are closed forms. Rows may be censored
-    (`bs.Censored`).
+    2 scale². Under f ~ N(m, v) the density and the distribution function of y, the expected log density and the tilted
+    moments of expectation propagation are closed forms. Rows may be censored (`bs.Censored`), but in linear models.
 
     Args:
         scale: a positive number, shape (D,) for one for each output, or "evidence" if it is to be learnt.
@@ -447,7 +455,7 @@ class LaplaceNoise(Location):
     scale: Tensor | str = "evidence"
 
     name = "laplace_noise"
-    log_concave = False
+    kinked = True
     hyperparameters: ClassVar[Mapping[str, str]] = {"scale": "positive"}
 
     def __init__(self, scale: ArrayLike | Literal["evidence"] = "evidence") -> None:
@@ -496,25 +504,55 @@ class LaplaceNoise(Location):
     def log_marginal(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
         if y.shape[-1] != mean.shape[-1]:
             return super().log_marginal(mean, variance, y)
-        above, below = self._sides(mean, variance, y)
+        above, below = _sides(y.to(mean) - mean, variance, self.spread(mean))
         found = torch.logaddexp(above, below) - (2.0 * self.spread(mean)).log()
         return torch.where(variance > 0, found, self.log_density(mean, y))
 
     def marginal_cdf(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-        above, below = self._sides(mean, variance, y)
+        above, below = _sides(y.to(mean) - mean, variance, self.spread(mean))
         sd = torch.where(variance > 0, variance, 1.0).sqrt()
         found = torch.special.ndtr((y - mean) / sd) - 0.5 * (above.exp() - below.exp())
         return torch.where(variance > 0, found.clamp(0.0, 1.0), self.lower((y - mean) / self.spread(mean))[0].exp())
 
-    def _sides(self, mean: Tensor, variance: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """log of exp(v/(2s²) ∓ d/s) Φ((±d − v/s)/√v), with d = y − m."""
-        s, v = self.spread(mean), torch.where(variance > 0, variance, 1.0)
+    def expected_log_density(self, mean: Tensor, variance: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Closed forms, by E∣y − f∣ = d erf(d/√(2v)) + 2 v φ and the density φ of y − f at 0, d = y − mean."""
+        if y.shape[-1] != mean.shape[-1]:
+            return super().expected_log_density(mean, variance, y)
+        s, d = self.spread(mean), y.to(mean) - mean
+        v = torch.where(variance > 0, variance, 1.0)
+        at_kink = torch.where(variance > 0, (-0.5 * d.square() / v).exp() * (2.0 * math.pi * v).rsqrt(), 0.0)
+        side = torch.where(variance > 0, torch.erf(d * (2.0 * v).rsqrt()), torch.sign(d))
+        return -(d * side + 2.0 * v * at_kink) / s - (2.0 * s).log(), side / s, 2.0 * at_kink / s
 
-        def side(d: Tensor) -> Tensor:
-            x = (d - v / s) / v.sqrt()
-            low = x < 0
-            negative = torch.where(low, x, -1.0)
-            inside = -0.5 * d.square() / v + (0.5 * torch.special.erfcx(-negative * math.sqrt(0.5))).log()
-            return torch.where(low, inside, 0.5 * v / s.square() - d / s + log_ndtr(torch.where(low, 0.0, x)))
+    def tilted(self, mean: Tensor, variance: Tensor, power: Tensor, y: Tensor) -> Tilted | None:
+        """Two truncated Gaussians: N(mean + v/s, v) below y and N(mean − v/s, v) above it, with s = scale/power."""
+        if y.shape[-1] != 1:
+            return None
+        d, v, whole = y[:, 0].to(mean) - mean, variance, self.spread(mean)
+        s = whole / power
+        above, below = _sides(d, v, s)
+        log_sum = torch.logaddexp(above, below)
+        up, down = torch.sigmoid(above - below), torch.sigmoid(below - above)
+        x, z = ((side * d - v / s) * v.rsqrt() for side in (1.0, -1.0))
+        to_x, to_z = shifted_inverse_mills(x), shifted_inverse_mills(z)
+        within = up * (1.0 - to_x * inverse_mills(x)) + down * (1.0 - to_z * inverse_mills(z))
+        shrinkage = within + up * down * (to_x + to_z).square()
+        # bend = E[Λ] − Var[∂ log p]: two terms that cancel for a wide cavity, as 1 − shrinkage does for a narrow one.
+        of_slopes = 4.0 * up * down / s.square()
+        at_kink = (-0.5 * d.square() / v - log_sum).exp() * (2.0 * math.pi * v).rsqrt()
+        bend = torch.where(of_slopes * v < 1.0, 2.0 * at_kink / s - of_slopes, (1.0 - shrinkage) / v)
+        return Tilted(log_sum - power * (2.0 * whole).log(), (up - down) / s, bend, shrinkage)
 
-        return side(y.to(mean) - mean), side(mean - y.to(mean))
+
+def _sides(d: Tensor, variance: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+    """log of exp(v/(2s²) ∓ d/s) Φ((±d − v/s)/√v): 2s p(y∣f) over f ~ N(y − d, v) below y, and above it."""
+    v = torch.where(variance > 0, variance, 1.0)
+
+    def side(d: Tensor) -> Tensor:
+        x = (d - v / s) / v.sqrt()
+        low = x < 0
+        negative = torch.where(low, x, -1.0)
+        inside = -0.5 * d.square() / v + (0.5 * torch.special.erfcx(-negative * math.sqrt(0.5))).log()
+        return torch.where(low, inside, 0.5 * v / s.square() - d / s + log_ndtr(torch.where(low, 0.0, x)))
+
+    return side(d), side(-d)

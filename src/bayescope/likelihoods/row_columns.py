@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.likelihoods.curvatures import Lambdas
-from bayescope.likelihoods.likelihood import Domain, Integral, Likelihood
+from bayescope.likelihoods.likelihood import Domain, Integral, Likelihood, Tilted
 from bayescope.storage import stored
 
 
@@ -49,6 +49,11 @@ class RowColumn(Likelihood):
     def log_concave(self) -> bool:
         """Whether the likelihood without the number of each row is."""
         return self.likelihood.log_concave
+
+    @property
+    def kinked(self) -> bool:
+        """Whether the likelihood without the number of each row is."""
+        return self.likelihood.kinked
 
     @property
     def parts(self) -> tuple[Likelihood, ...]:  # type: ignore[override]
@@ -233,6 +238,9 @@ class WithOffset(RowColumn):
 
     def ggn(self, f: Tensor, y: Tensor) -> Lambdas:
         return self.likelihood.ggn(self.moved(f, y), self.outcomes(y))
+
+    def tilted(self, mean: Tensor, variance: Tensor, power: Tensor, y: Tensor) -> Tilted | None:
+        return self.likelihood.tilted(mean + _last(y, mean), variance, power, self.outcomes(y))
 
     def shift(self, y: Tensor) -> Tensor:
         return y[:, -1].mean()

@@ -36,7 +36,7 @@ class LikelihoodExpansion:
         log_likelihood: Σ_n log p(y_n∣f_n), a scalar.
         gradient: Σ_n J_nᵀ ∂ log p(y_n∣f_n)/∂f, shape (P,).
         curvature: Σ_n J_nᵀ Λ_n J_n with the observed Λ = −∂² log p/∂f², shape (P, P): the exact negative
-            Hessian of the log likelihood, as f is linear in θ.
+            Hessian of the log likelihood, as f is linear in θ. If log p has a kink, Λ is that of the GGN.
     """
 
     log_likelihood: Tensor
@@ -254,7 +254,9 @@ class LinearDensity:
         return rows.weighed(log_prob).sum(), self.pull_back(rows.features, rows.weighed(slope))
 
     def _curvature(self, rows: Batch, f: Tensor) -> Tensor:
-        return self.gram(rows.features, rows.weighed(self.likelihood.hessian(f, rows.targets)))
+        likelihood, y = self.likelihood, rows.targets
+        lam = likelihood.ggn(f, y).dense() if likelihood.kinked else likelihood.hessian(f, y)
+        return self.gram(rows.features, rows.weighed(lam))
 
     def gram(self, x: Tensor, lam: Tensor) -> Tensor:
         """Σ_n J_nᵀ Λ_n J_n, shape (P, P), for rows x of shape (n, D) and Λ of shape (n, C, C), whatever their weights.

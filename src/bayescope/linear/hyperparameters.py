@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -61,6 +62,41 @@ def learn_hyperparameters(density: LinearDensity, fit: Callable[[LinearDensity],
     Raises:
         ConvergenceError: if the maximum is not reached.
     """
+
+    def evidence(some: LinearDensity, names: tuple[str, ...], u: Tensor) -> tuple[Tensor, Tensor]:
+        mode = fit(some)
+        log_evidence, slope = mode.log_joint, evidence_slope(mode, names, u)
+        if is_flat(mode):
+            return log_evidence, slope
+        at = u.clone().requires_grad_()
+        with torch.enable_grad():
+            log_prior = log_hyperprior(some.likelihood, names, at)
+        slope = slope + torch.autograd.grad(log_prior, at)[0]
+        return log_evidence - 0.5 * mode.precision.logdet() + log_prior.detach(), slope
+
+    return maximise_over_hyperparameters(
+        density, evidence, lambda some, names: LearntUncertainty.at(fit(some), names).covariance
+    )
+
+
+def maximise_over_hyperparameters(
+    density: LinearDensity,
+    evidence: Callable[[LinearDensity, tuple[str, ...], Tensor], tuple[Tensor, Tensor]],
+    covariance: Callable[[LinearDensity, tuple[str, ...]], Tensor | None] = lambda *_: None,
+) -> Likelihood:
+    """The likelihood with the hyperparameters at a maximum of an approximate log evidence.
+
+    Args:
+        density: the table, the model and the likelihood.
+        evidence: its log evidence, and the slope in the coordinates u of the named hyperparameters, which it has at u.
+        covariance: about the covariance of u, where something is known of it.
+
+    Warns:
+        ConvergenceWarning: if there is no maximum within `REACH`.
+
+    Raises:
+        ConvergenceError: if the maximum is not reached.
+    """
     likelihood = density.likelihood
     if not likelihood.learnable:
         return likelihood
@@ -68,19 +104,14 @@ def learn_hyperparameters(density: LinearDensity, fit: Callable[[LinearDensity],
     (u,) = density.table.agreed(likelihood.unconstrained(names))
     bounds, slope = (u - REACH, u + REACH), torch.zeros_like(u)
     tables = [sample(density), density] if density.table.count >= LARGE_ROWS else [density]
-    inverse = LearntUncertainty.at(fit(tables[0].with_likelihood(likelihood)), names).covariance
+    inverse = covariance(tables[0].with_likelihood(likelihood), names)
     for some in tables:
 
         def evaluate(u: Tensor, some: LinearDensity = some) -> tuple[float, Tensor]:
-            mode = fit(some.with_likelihood(likelihood.at_unconstrained(names, u)))
-            log_evidence, slope = mode.log_joint, evidence_slope(mode, names, u)
-            if not is_flat(mode):
-                at = u.clone().requires_grad_()
-                with torch.enable_grad():
-                    log_prior = log_hyperprior(likelihood, names, at)
-                slope = slope + torch.autograd.grad(log_prior, at)[0]
-                log_evidence = log_evidence - 0.5 * mode.precision.logdet() + log_prior.detach()
-            value, slope = some.table.agreed(log_evidence, slope)
+            there = some.with_likelihood(likelihood.at_unconstrained(names, u))
+            with warnings.catch_warnings():  # of a prior precision at an end of its range: the last fit warns of it
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                value, slope = some.table.agreed(*evidence(there, names, u))
             return float(value), slope
 
         u, inverse, slope = _ascend(evaluate, u, inverse, bounds)

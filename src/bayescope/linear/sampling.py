@@ -12,9 +12,11 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.density import diagnosed, metropolis_draws, nuts_draws
 from bayescope.linear.density import LinearDensity
-from bayescope.linear.mode import LinearMode, find_mode
+from bayescope.linear.mode import find_mode
+from bayescope.linear.variational_bound import variational
 from bayescope.memory import draw_count
 from bayescope.posterior import DrawsPosterior, Record
+from bayescope.precision import Precision
 from bayescope.process_state import one_thread
 
 # How many copies of its draws a sampler has at once: in its own form, as arrays, joined, and as weights.
@@ -54,7 +56,7 @@ def nuts(
     """
     source = checks.generator(generator)
     draw_count(checks.count("chains", chains) * checks.count("draws", draws), density.dim, copies=COPIES)
-    whitened = _Whitened(find_mode(density))
+    whitened = _Whitened.of(density)
     sampled, statistics = nuts_draws(
         whitened,
         start=whitened.starts(chains, source),
@@ -99,7 +101,7 @@ def metropolis(
     tune = max(1, steps // 2) if tune is None else checks.count("tune", tune)
     source = checks.generator(generator)
     draw_count(checks.count("chains", chains) * steps, density.dim, copies=COPIES)
-    whitened = _Whitened(find_mode(density))
+    whitened = _Whitened.of(density)
     starts = whitened.starts(chains, source)
     with one_thread():
         sampled, acceptance = metropolis_draws(
@@ -113,25 +115,34 @@ def metropolis(
 @final
 @dataclass(frozen=True, eq=False)
 class _Whitened:
-    """The log joint in u, with θ = θ̂ + R u and R Rᵀ Laplace's covariance: near N(0, I), with a constant Jacobian."""
+    """The log joint in u, with θ = θ̂ + R u and R Rᵀ Laplace's covariance: near N(0, I), with a constant Jacobian.
 
-    mode: LinearMode
+    If log p has a kink, θ̂ and R Rᵀ are the mean and the covariance of the variational posterior.
+    """
+
+    density: LinearDensity
+    centre: Tensor
+    precision: Precision
+
+    @classmethod
+    def of(cls, density: LinearDensity) -> _Whitened:
+        if density.likelihood.kinked:
+            near = variational(density)
+            return cls(density, near.mean, near.precision)
+        mode = find_mode(density)
+        return cls(density, mode.theta, mode.precision)
 
     @property
     def dim(self) -> int:
-        return self._density.dim
-
-    @cached_property
-    def _density(self) -> LinearDensity:
-        return self.mode.density
+        return self.density.dim
 
     @cached_property
     def _root(self) -> Tensor:
-        return self.mode.precision.sqrt_solve(torch.eye(self.dim, dtype=torch.float64))
+        return self.precision.sqrt_solve(torch.eye(self.dim, dtype=torch.float64))
 
     def theta(self, u: Tensor) -> Tensor:
         """θ̂ + R u, shape (..., P)."""
-        return self.mode.theta + u @ self._root.mT
+        return self.centre + u @ self._root.mT
 
     def starts(self, chains: int, generator: torch.Generator) -> Tensor:
         """Where the chains start, shape (chains, P)."""
@@ -139,13 +150,13 @@ class _Whitened:
 
     def log_prob(self, u: Tensor) -> Tensor:
         """log p(y, θ(u)), shape (...)."""
-        return self._density.log_prob(self.theta(u))
+        return self.density.log_prob(self.theta(u))
 
     def value_and_gradient(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """log p(y, θ(u)) and Rᵀ ∂/∂θ."""
-        value, gradient = self._density.value_and_gradient(torch.addmv(self.mode.theta, self._root, u))
+        value, gradient = self.density.value_and_gradient(torch.addmv(self.centre, self._root, u))
         return value, gradient @ self._root
 
     def hessian(self, u: Tensor) -> Tensor:
         """The Hessian in whitened coordinates, Rᵀ ∂²/∂θ² R."""
-        return self._root.mT @ self._density.hessian(self.theta(u)) @ self._root
+        return self._root.mT @ self.density.hessian(self.theta(u)) @ self._root

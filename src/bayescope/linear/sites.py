@@ -17,10 +17,10 @@ tilted distribution has p^e, and each of the k copies adds to log Z.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -28,10 +28,13 @@ from torch.nn.functional import logsigmoid
 
 from bayescope import checks
 from bayescope.errors import ConvergenceError, UnsupportedError
-from bayescope.likelihoods import IntegralName, Likelihood, WithOffset
+from bayescope.likelihoods import IntegralName, Likelihood, Tilted, WithOffset
 from bayescope.linear.density import Again, LinearDensity
+from bayescope.linear.expectations import expected_log_likelihood
+from bayescope.linear.hyperparameters import maximise_over_hyperparameters
 from bayescope.linear.mode import find_mode
 from bayescope.linear.tuning import tune_precision
+from bayescope.linear.variational_bound import variational
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.precision import DensePrecision
 from bayescope.quadrature import activation_nodes
@@ -59,9 +62,11 @@ class SiteFit:
     """q = N(mean, precision⁻¹) of given sites, and what one sweep over the rows tells of it.
 
     Attributes:
+        density: the log joint.
         mean: m, shape (P,).
         precision: A.
         sites: the sites that q is made of.
+        cavity: the means and the variances of the activations under q without one copy of their sites, each (N,).
         matched: the sites that would give q the tilted moments.
         residual: the largest difference between q's moments of an a_n and the tilted ones: of the means in standard
             deviations of q, of the variances relative to q's.
@@ -69,9 +74,11 @@ class SiteFit:
         trace: the residuals of the sweeps that led here.
     """
 
+    density: LinearDensity
     mean: Tensor
     precision: DensePrecision
     sites: Sites
+    cavity: tuple[Tensor, Tensor]
     matched: Sites
     residual: float
     log_evidence: Tensor
@@ -89,7 +96,8 @@ def expectation_propagation(
     """The Gaussian that has every row's tilted moments, and its estimate of the log evidence.
 
     Args:
-        density: the log joint, with one output and a log-concave likelihood; its rows are in memory.
+        density: the log joint, with one output and a log-concave likelihood, whose hyperparameters are learnt with the
+            prior precision if they are "evidence"; its rows are in memory.
         tuned: a mask of shape (P,): these weights share one prior precision, which is learnt by maximising log Z.
         damping: how much of the old sites every update keeps, at least; it is raised where the sweeps do not converge.
         tolerance: the largest difference left between q's moments of a row's activation and the tilted ones: of the
@@ -108,8 +116,7 @@ def expectation_propagation(
     if model.outputs != 1 or not likelihood.log_concave:
         raise UnsupportedError(
             f"posterior: expectation propagation expects two classes, or another log-concave likelihood with one "
-            f"output, got {likelihood.name} with {model.outputs} output(s). Others have posterior='variational' and "
-            "'laplace'."
+            f"output, got {likelihood.name} with {model.outputs} output(s). Others have posterior='variational'."
         )
     if density.weights is not None:
         checks.positive("weights", density.weights)
@@ -117,13 +124,26 @@ def expectation_propagation(
     solve = partial(fixed_point, damping=least, max_sweeps=max_sweeps)
     trace: dict[str, list[float]] = {}
     notes: dict[str, str] = {}
-    if tuned is None:
-        fit = solve(density, None, tolerance)
-    else:
+
+    prior = density.prior
+
+    def infer_under(density: LinearDensity) -> SiteFit:
+        nonlocal prior
+        if tuned is None:
+            return solve(density, None, tolerance)
         # Every fit is exact: sites of a rough one may lead nowhere under the next precision.
-        fit, tried = tune_precision(lambda each, start, _: solve(each, start, tolerance), density, tuned, tolerance)
-        trace["prior_precision"] = tried
+        each = density.with_prior(prior)
+        fit, tried = tune_precision(lambda each, start, _: solve(each, start, tolerance), each, tuned, tolerance)
+        prior, trace["prior_precision"] = fit.density.prior, tried
         notes["prior precision"] = f"{tried[-1]:.6g}, learnt by maximising the log evidence"
+        return fit
+
+    def evidence(some: LinearDensity, names: tuple[str, ...], u: Tensor) -> tuple[Tensor, Tensor]:
+        fit = infer_under(some)
+        return fit.log_evidence, evidence_slope(fit, names, u)
+
+    likelihood = maximise_over_hyperparameters(density, evidence)
+    fit = infer_under(density.with_likelihood(likelihood))
     trace["residual"] = list(fit.trace)
     record = Record("ep", evidence=fit.log_evidence, notes=notes, trace=trace)
     infer = partial(expectation_propagation, damping=damping, tolerance=tolerance, max_sweeps=max_sweeps)
@@ -167,11 +187,18 @@ def fixed_point(
 def _laplace_sites(density: LinearDensity) -> Sites:
     """The sites that make q Laplace's approximation: log p(y∣a), or its power, to second order at the mode.
 
-    From no sites at all, many rows updated at once overshoot, and the sweeps may never recover.
+    From no sites at all, many rows updated at once overshoot, and the sweeps may never recover. If log p has a kink,
+    they are those of the variational posterior, and derivatives are expected ones.
     """
-    f = density.outputs(find_mode(density).theta)
-    precision = density.likelihood.hessian(f, density.targets)[:, 0, 0]
-    slope = density.likelihood.gradient(f, density.targets)[:, 0]
+    likelihood, targets = density.likelihood, density.targets
+    if likelihood.kinked:
+        near = variational(density)
+        f = density.outputs(near.mean)
+        _, gradient, hessian = expected_log_likelihood(likelihood, f, density.latent_variance(near.precision), targets)
+    else:
+        f = density.outputs(find_mode(density).theta)
+        gradient, hessian = likelihood.gradient(f, targets), likelihood.hessian(f, targets)
+    precision, slope = hessian[:, 0, 0], gradient[:, 0]
     if density.weights is not None:
         power = density.weights.clamp(max=1.0)
         precision, slope = power * precision, power * slope
@@ -187,8 +214,7 @@ def _sweep(density: LinearDensity, sites: Sites) -> SiteFit:
 
         Σ_n k_n [log Ẑ_n + (a_n − μ_n)²/(2 v_n) − ½ log(σ_n²/v_n)] + log p(m) + ½ P log 2π − ½ log∣A∣.
     """
-    prior, weights = density.prior_precision, density.weights
-    copies, power = (None, None) if weights is None else (weights.clamp(min=1.0), weights.clamp(max=1.0))
+    prior, (copies, power) = density.prior_precision, _copies(density)
     gram = density.gram_of_all(_times(copies, sites.precision)[:, None, None])
     precision = DensePrecision(prior.to_dense() + gram, name="the precision of q")
     pull = density.pull_back(density.features, _times(copies, sites.shift)[:, None])
@@ -204,7 +230,27 @@ def _sweep(density: LinearDensity, sites: Sites) -> SiteFit:
     residual = torch.maximum(offset.abs() * variance.rsqrt(), (tilted.shrinkage / rest - 1.0).abs()).max()
     rows = tilted.log_normaliser + 0.5 * (activation - cavity_mean).square() / cavity_variance - 0.5 * rest.log()
     gaussian = density.prior.log_prob(mean) + 0.5 * (density.dim * math.log(2 * math.pi) - precision.logdet())
-    return SiteFit(mean, precision, sites, matched, float(residual), _times(copies, rows).sum() + gaussian)
+    log_evidence, cavity = _times(copies, rows).sum() + gaussian, (cavity_mean, cavity_variance)
+    return SiteFit(density, mean, precision, sites, cavity, matched, float(residual), log_evidence)
+
+
+def evidence_slope(fit: SiteFit, names: Sequence[str], u: Tensor) -> Tensor:
+    """The gradient of log Z in the coordinates u of hyperparameters, at the fixed point at u, shape of u.
+
+    There log Z is stationary in the sites, and its gradient is that of Σ_n k_n log Ẑ_n at fixed cavities (Seeger 2005).
+    """
+    density, point = fit.density, u.detach().clone().requires_grad_()
+    copies, power = _copies(density)
+    with torch.enable_grad():
+        moved = density.with_likelihood(density.likelihood.at_unconstrained(names, point))
+        total = _times(copies, _tilted(moved, *fit.cavity, power)[1].log_normaliser).sum()
+    return torch.autograd.grad(total, point)[0]
+
+
+def _copies(density: LinearDensity) -> tuple[Tensor | None, Tensor | None]:
+    """k and e of each row, (N,); ``None`` where each is 1."""
+    weights = density.weights
+    return (None, None) if weights is None else (weights.clamp(min=1.0), weights.clamp(max=1.0))
 
 
 def _tilted(
@@ -238,22 +284,6 @@ NEAR = 0.01
 # Nodes of the rule for powers of Φ, and how far below its peak it follows the integrand: 6e-19.
 TWO_SIDED = 256
 DEPTH = 42.0
-
-
-class Tilted(NamedTuple):
-    """The tilted distribution p(s)^e N(s; μ, v)/Ẑ of a margin s = (2y − 1) a, all of shape (N,).
-
-    Attributes:
-        log_normaliser: log Ẑ.
-        slope: ∂ log Ẑ/∂μ; the tilted mean is μ + v slope.
-        bend: −∂² log Ẑ/∂μ²; the tilted variance is v (1 − v bend).
-        shrinkage: tilted variance / v = 1 − v bend, without its cancellation.
-    """
-
-    log_normaliser: Tensor
-    slope: Tensor
-    bend: Tensor
-    shrinkage: Tensor
 
 
 Derivatives = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
@@ -298,11 +328,14 @@ TILTED: dict[IntegralName, Callable[[Tensor, Tensor, Tensor | None], Tilted]] = 
 
 
 def log_concave_tilted(likelihood: Likelihood, mean: Tensor, variance: Tensor, power: Tensor, y: Tensor) -> Tilted:
-    """Moments of p(y∣a)^e N(a; μ, v) for a log-concave p by quadrature; arguments as for `probit_tilted`.
+    """Moments of p(y∣a)^e N(a; μ, v) for a log-concave p, by quadrature or a formula of the likelihood.
 
     From the mode c on, log p(y∣a)^e N(a; μ, v) falls at least as fast as N(a; c, v): nodes c + s sinh t reach where
-    that is exp(−`DEPTH`), and crowd at c on the scale s of the curvature there.
+    that is exp(−`DEPTH`), and crowd at c on the scale s of the curvature there. Arguments are as for `probit_tilted`.
     """
+    closed = likelihood.tilted(mean, variance, power, y)
+    if closed is not None:
+        return closed
 
     def derivatives(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         f = a.mT[..., None]

@@ -22,7 +22,7 @@ separable, q would have to come back from a covariance that is far too wide. For
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -35,10 +35,11 @@ from bayescope import checks
 from bayescope.errors import ConvergenceError, ConvergenceWarning, NotPositiveDefiniteError
 from bayescope.linear.density import Again, LinearDensity, OutputCovariance
 from bayescope.linear.expectations import expected_log_likelihood
+from bayescope.linear.hyperparameters import maximise_over_hyperparameters
 from bayescope.linear.mode import find_mode
 from bayescope.linear.scales import integrate_scales
 from bayescope.linear.table import Batch
-from bayescope.linear.tuning import tune_precision
+from bayescope.linear.tuning import FittedGaussian, tune_precision
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.precision import DensePrecision, DiagonalPrecision, Precision
 from bayescope.processes import warn_once
@@ -54,6 +55,8 @@ MAX_SHORTER = 40
 # With more weights than this, the distance that may be left for each, in its standard deviations.
 MANY = 200
 SHARE = 0.05
+# The factor between the precisions of the data that are tried where log p has a kink.
+WIDER = 16.0
 # The longest natural gradient that a result may have, with a warning: its bound is within 1e-6 of the maximum.
 USABLE = 1e-3
 # How many of the last steps an extrapolated step combines. It is taken if it ascends at this share of the plain
@@ -180,7 +183,8 @@ def variational(
 
     Args:
         density: the log joint, of classes or of numbers that depend on an output each; for a Gaussian likelihood the
-            full family gives the exact posterior, and the bound is the evidence.
+            full family gives the exact posterior, and the bound is the evidence. Hyperparameters that are "evidence"
+            are learnt by maximising the bound.
         family: "full" covariance, or "mean_field" for a diagonal one.
         tuned: a mask of shape (P,): these weights share one prior precision, which is learnt by maximising the bound.
         mixture: a sparse prior of the weights, in the place of the density's, whose scales the bound integrates over.
@@ -211,15 +215,28 @@ def variational(
         solve = partial(
             _maximise, family=kind, nodes=nodes, tolerance=tolerance, max_iterations=max_iterations, report=report
         )
+
+        prior = density.prior
+
+        def infer_under(density: LinearDensity) -> BoundFit:
+            nonlocal prior
+            if tuned is None:
+                return solve(density, None, tolerance)
+            fit, tried = tune_precision(solve, density.with_prior(prior), tuned, tolerance)
+            prior, trace["prior_precision"] = fit.density.prior, tried
+            notes["prior precision"] = f"{tried[-1]:.6g}, learnt by maximising the evidence lower bound"
+            return fit
+
+        def bound(some: LinearDensity, names: tuple[str, ...], u: Tensor) -> tuple[Tensor, Tensor]:
+            fit = infer_under(some)
+            return torch.tensor(fit.elbo, dtype=torch.float64), bound_slope(some, fit, names, u, nodes)
+
+        density = density.with_likelihood(maximise_over_hyperparameters(density, bound))
         if mixture is not None:
             fit, correction, trace["elbo"] = integrate_scales(solve, density, mixture, tolerance)
             fit.terms["expected log prior"] += correction
-        elif tuned is not None:
-            fit, tried = tune_precision(solve, density, tuned, tolerance)
-            trace["prior_precision"] = tried
-            notes["prior precision"] = f"{tried[-1]:.6g}, learnt by maximising the evidence lower bound"
         else:
-            fit = solve(density, None, tolerance)
+            fit = infer_under(density)
     record = Record(kind.method, elbo_terms=fit.terms, notes=notes, trace={"elbo": list(fit.trace), **trace})
     infer = partial(variational, family=family, nodes=nodes, tolerance=tolerance, max_iterations=max_iterations)
     again = Again(infer, density.model, density.likelihood)
@@ -243,6 +260,8 @@ def _maximise(
     history: list[BoundFit] = []
     if start is None:
         fit = evaluate(*_start(density, family))
+        if density.likelihood.kinked:
+            fit = _widened(fit, family, evaluate)
     else:
         *history, fit = (point.under(density, family) for point in (*start.history, start))
     trace, length = [fit.elbo], math.inf
@@ -266,13 +285,29 @@ def _maximise(
 
 
 def _start(density: LinearDensity, family: CovarianceFamily) -> tuple[Tensor, Precision]:
-    """Where a climb begins: for classes the prior's mean, for numbers Laplace's approximation."""
-    if density.likelihood.discrete:
-        mean, precision = density.prior_mean, density.curvature(density.prior_mean) + density.prior_precision.to_dense()
+    """Where a climb begins: for classes the prior's mean, for numbers Laplace's approximation, if log p has no kink."""
+    if density.likelihood.discrete or density.likelihood.kinked:
+        mean = density.prior_mean if density.likelihood.discrete else density.constant
+        precision = density.curvature(mean) + density.prior_precision.to_dense()
     else:
         mode = find_mode(density)
         mean, precision = mode.theta, mode.precision.to_dense()
     return mean, family.structure(family.project(precision))
+
+
+def _widened(fit: BoundFit, family: CovarianceFamily, evaluate: Callable[[Tensor, Precision], BoundFit]) -> BoundFit:
+    """Where a climb begins if log p has a kink: the first of ever wider q, with one mean, beyond which the bound falls.
+
+    From a q so narrow that few rows are near their kink, no step is short enough.
+    """
+    prior = fit.density.prior_precision.to_dense()
+    data = fit.precision.to_dense() - prior
+    while True:
+        data = data / WIDER
+        wider = evaluate(fit.mean, family.structure(family.project(data + prior)))
+        if not wider.elbo > fit.elbo:
+            return fit
+        fit = wider
 
 
 def _evaluate(
@@ -301,6 +336,21 @@ def _evaluate(
     gradient, *values = density.table.agreed(slope - prior.multiply(mean - density.prior_mean), *terms.values())
     terms = dict(zip(terms, values, strict=True))
     return BoundFit(density, mean, precision, covariance, terms, gradient, family.project(newton), newton)
+
+
+def bound_slope(density: LinearDensity, q: FittedGaussian, names: Sequence[str], u: Tensor, nodes: int = 512) -> Tensor:
+    """The gradient of the bound in the coordinates u of hyperparameters, at its maximum in q, shape of u."""
+    spread = OutputCovariance.of(density.model, q.precision.sqrt_solve(torch.eye(density.dim, dtype=torch.float64)))
+
+    def block(rows: Batch) -> tuple[Tensor]:
+        f, cov, point = density.model.forward(rows.features, q.mean), spread(rows.features), u.detach().clone()
+        with torch.enable_grad():
+            likelihood = density.likelihood.at_unconstrained(names, point.requires_grad_())
+            expected = expected_log_likelihood(likelihood, f, cov, rows.targets, nodes=nodes)
+            total = rows.weighed(expected.log_prob).sum()
+        return (torch.autograd.grad(total, point)[0],)
+
+    return density.sum(block, size=len(u), copies=density.dim)[0]
 
 
 def _expected_log_prior(density: LinearDensity, mean: Tensor, covariance: Tensor) -> Tensor:
