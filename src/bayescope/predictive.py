@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, final
@@ -16,7 +16,7 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.latent import Latent
-from bayescope.likelihoods import Likelihood, Moments, entropy
+from bayescope.likelihoods import Binomial, Likelihood, Moments, entropy
 from bayescope.memory import draw_count
 from bayescope.models import among, among_pairs
 from bayescope.top_classes import TopClasses, refuse_all_classes
@@ -400,6 +400,23 @@ class Predictive:
             value = value.unflatten(leading, self._shape)
         # NumPy answers are copies: a caller's write must not reach the frozen result.
         return value.detach().cpu().numpy().copy() if self.arrays else value.clone()
+
+
+def by_trials(predictive: Predictive, trials: np.ndarray | None) -> Iterator[tuple[np.ndarray, Predictive]]:
+    """Rows with equally many trials, and the predictive of their successes; all rows, of one trial, if none are given.
+
+    Args:
+        predictive: of a binomial outcome, whose likelihood leaves the trials to the targets.
+        trials: whole numbers of at least 1, shape (N,).
+    """
+    if trials is None:
+        yield np.arange(len(predictive)), predictive
+        return
+    for count in np.unique(trials):
+        rows = np.flatnonzero(trials == count)
+        latent, imputed = predictive.latent.taken(torch.from_numpy(rows)), predictive.imputed
+        imputed = None if imputed is None else imputed[rows]
+        yield rows, replace(predictive, latent=latent, likelihood=Binomial(int(count)), imputed=imputed)
 
 
 def label_probabilities(predictive: Predictive) -> Tensor:

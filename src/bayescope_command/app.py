@@ -83,10 +83,10 @@ Task = Annotated[str, typer.Option(help="auto, classification or regression.")]
 LikelihoodName = Annotated[
     str | None,
     typer.Option(
-        help="What the target holds. Counts: poisson, negative_binomial, zero_inflated_poisson; classes numbered in "
-        "their order, such as ratings: ordinal, ordinal_probit; amounts above 0: gamma, log_normal; amounts that may "
-        "be 0: tweedie; lifetimes: weibull, exponential; shares between 0 and 1: beta; outliers: student_t, "
-        "laplace_noise; others: gaussian, heteroscedastic_gaussian "
+        help="What the target holds. Counts: poisson, negative_binomial, zero_inflated_poisson; successes of "
+        "some --trials: binomial; classes numbered in their order, such as ratings: ordinal, ordinal_probit; amounts "
+        "above 0: gamma, log_normal; amounts that may be 0: tweedie; lifetimes: weibull, exponential; shares between 0 "
+        "and 1: beta; outliers: student_t, laplace_noise; others: gaussian, heteroscedastic_gaussian "
         "(additive models). Default: gaussian."
     ),
 ]
@@ -104,6 +104,12 @@ Offset = Annotated[
 Exposure = Annotated[
     str | None,
     typer.Option(help="The column that says how long, or how much, each row was watched: E[y] is proportional to it."),
+]
+Trials = Annotated[
+    str | None,
+    typer.Option(
+        help="With --likelihood binomial: the column that says of how many trials the target is the successes."
+    ),
 ]
 Given = Annotated[
     list[str] | None,
@@ -289,6 +295,7 @@ class FitOptions:
     weight: Weight = None
     offset: Offset = None
     exposure: Exposure = None
+    trials: Trials = None
     missing: Missing = None
     given: Given = None
     seed: Seed = 0

@@ -7,7 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 import typer
+from scipy.special import comb
 
 import bayescope as bs
 from bayescope.cli.models import GENERALIZED, LIKELIHOODS, MODELS, build, task_of
@@ -227,3 +229,92 @@ def test_ordered_classes_that_cannot_be_are_refused(tmp_path):
     given = ["--target", "visits", "--out", tmp_path / "m.bayes", "--likelihood", "ordinal"]
     said = "expected whole numbers in the order of the classes for --likelihood ordinal, got text such as"
     assert refused(run("fit", table, *given), said)
+
+
+def litters(rows=60):
+    """How many of some animals died of a dose."""
+    source = np.random.default_rng(0)
+    frame = pd.DataFrame({"dose": source.normal(size=rows).round(3), "animals": source.integers(2, 9, rows)})
+    return frame.assign(visits=source.binomial(frame["animals"], 1.0 / (1.0 + np.exp(-1.5 * frame["dose"]))))
+
+
+TRIALS = ["--likelihood", "binomial", "--trials", "animals"]
+WHOLE = "line 6, column 'animals': expected a whole number of trials of at least 1"
+
+
+@pytest.mark.parametrize("model", ["linear", "additive"])
+def test_successes_of_trials_are_predicted_for_the_trials_that_are_given(tmp_path, model):
+    frame, new = litters(), ["--out", tmp_path / "p.csv"]
+    facts = json.loads(fit(tmp_path, frame, *TRIALS, "--model", model, "--no-refit", "--test-size", "0.5", "--json"))
+    scores = {name: each["value"] for name, each in facts["held_out"]["scores"].items()}
+    assert scores["coverage"] > 0.8
+    assert 0.5 < scores["nll"] < 2.0
+    own, features = bs.load(tmp_path / "m.bayes"), frame[["dose"]]
+    alone = own.predict_distribution(features)
+    assert run("predict", tmp_path / "m.bayes", tmp_path / "t.csv", *new).exit_code == 0
+    found, count = pd.read_csv(tmp_path / "p.csv"), frame["animals"].to_numpy()
+    np.testing.assert_allclose(found["mean"], count * alone.mean[:, 0])
+    np.testing.assert_allclose(found["epistemic_sd"], count * np.sqrt(alone.epistemic[:, 0]), rtol=1e-6)
+    np.testing.assert_allclose(found["aleatoric_sd"], np.sqrt(count * alone.aleatoric[:, 0]), rtol=1e-6)
+    f = alone.latent.sample(4000, torch.Generator())[..., 0].numpy()
+    drawn = np.random.default_rng(0).binomial(count, 1.0 / (1.0 + np.exp(-f)))
+    inside = ((found["low"].to_numpy() <= drawn) & (drawn <= found["high"].to_numpy())).mean(0)
+    assert (inside > 0.93).all()
+    assert (((found["low"].to_numpy() < drawn) & (drawn < found["high"].to_numpy())).mean(0) < 0.97).all()
+    told = run("predict", tmp_path / "m.bayes", written(tmp_path / "n.csv", features), *new)
+    assert (
+        "no column 'animals': predictions are of one trial, whose mean is the probability of a success" in told.output
+    )
+    np.testing.assert_allclose(pd.read_csv(tmp_path / "p.csv")["mean"], alone.mean[:, 0])
+    page = run("report", tmp_path / "m.bayes", tmp_path / "t.csv", "--out", tmp_path / "r.html", "--reference", "none")
+    assert page.exit_code == 0, page.output
+
+
+def test_a_row_of_trials_is_as_many_rows_of_one_trial(tmp_path):
+    """But for the means of the inputs, at which the intercept has its prior, and the orders that successes may have."""
+    frame = litters()
+    apart = frame.loc[frame.index.repeat(frame["animals"])]
+    apart = apart.assign(visits=(apart.groupby(level=0).cumcount() < apart["visits"]).astype(int), animals=1)
+    options = [*TRIALS, "--model", "linear", "--test-size", "0"]
+    fit(tmp_path, frame, *options)
+    one, ways = bs.load(tmp_path / "m.bayes"), np.log(comb(frame["animals"], frame["visits"])).sum()
+    fit(tmp_path, apart, *options)
+    other = bs.load(tmp_path / "m.bayes")
+    np.testing.assert_allclose(one.predict(frame[["dose"]]), other.predict(frame[["dose"]]), rtol=1e-4)
+    assert one.log_evidence_ == pytest.approx(other.log_evidence_ + ways, abs=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("cells", "options", "message"),
+    [
+        ({"animals": np.nan}, TRIALS, f"t.csv: {WHOLE}, got no value. Mend the cell, or drop the row."),
+        ({"animals": 0}, TRIALS, f"{WHOLE}, got 0."),
+        ({"animals": 2.5}, TRIALS, f"{WHOLE}, got 2.5."),
+        ({"visits": 99}, TRIALS, "line 6, column 'visits': expected no more successes than trials for --likelihood"),
+        ({"visits": -1}, TRIALS, "line 6, column 'visits': expected whole numbers of at least 0 for --likelihood"),
+        ({}, ["--likelihood", "binomial", "--trials", "animal"], "Did you mean 'animals'?"),
+        ({}, ["--likelihood", "binomial", "--trials", "visits"], "--trials: expected a column with no other role"),
+        ({}, ["--likelihood", "binomial"], "--trials: expected the column with the number of trials of each row"),
+        ({}, ["--trials", "animals"], "--trials: expected none without --likelihood binomial, got 'animals'"),
+        ({}, [*TRIALS, "--stream"], "--trials: expected none for a table that is read in blocks"),
+    ],
+)  # fmt: skip
+def test_trials_that_cannot_be_are_refused(tmp_path, cells, options, message):
+    frame = litters().astype(float)
+    for name, cell in cells.items():
+        frame.loc[4, name] = cell
+    name = "t.parquet" if "--stream" in options else "t.csv"
+    table = written(tmp_path / name, frame)
+    result = run("fit", table, "--target", "visits", "--out", tmp_path / "m.bayes", "--model", "linear", *options)
+    assert refused(result, message)
+
+
+def test_trials_of_new_rows_are_checked_and_a_comparison_takes_none(tmp_path):
+    fit(tmp_path, litters(), *TRIALS, "--model", "linear", "--test-size", "0")
+    table = written(
+        tmp_path / "n.csv", litters().assign(animals=lambda frame: frame["animals"].where(frame.index != 4))
+    )
+    result = run("predict", tmp_path / "m.bayes", table, "--out", tmp_path / "p.csv")
+    assert refused(result, f"n.csv: {WHOLE}, got no value")
+    compared = run("compare", tmp_path / "t.csv", "--target", "visits", "--likelihood", "binomial")
+    assert refused(compared, "expected one of a single column for compare, got 'binomial', whose target has two")

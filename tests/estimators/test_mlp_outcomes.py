@@ -110,6 +110,15 @@ def test_ordered_classes_are_predicted_better_than_without_their_order() -> None
     assert bs.BayesianMLPRegressor(likelihood="ordinal", **options).fit(x[train], y[train], weights).score(x, y) > 0.5
 
 
+def test_successes_of_trials_have_one_output() -> None:
+    rng = np.random.default_rng(0)
+    x, trials = rng.uniform(-2.0, 2.0, (150, 1)), rng.integers(1, 20, 150)
+    p = 1.0 / (1.0 + np.exp(-2.0 * np.sin(1.5 * x[:, 0])))
+    y = np.column_stack([rng.binomial(trials, p), trials])
+    model = bs.BayesianMLPRegressor(likelihood="binomial", **OPTIONS).fit(x, y)
+    assert np.sqrt(((model.predict(x) - p) ** 2).mean()) < 0.08
+
+
 def test_what_cannot_be_learnt_is_refused() -> None:
     x, y, _ = _counts(20, 8)
     with pytest.raises(InputError, match="expected numbers of which one is not 0"):

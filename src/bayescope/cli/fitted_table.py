@@ -13,7 +13,7 @@ import pandas as pd
 
 from bayescope.cli.header import LISTED, find, hint, listed
 from bayescope.cli.source import Source, place_of
-from bayescope.cli.target import Target, Task
+from bayescope.cli.target import BINOMIAL, Target, Task, check_domain, check_trials
 from bayescope.cli.training_table import Roles, TrainingTable, read_columns
 from bayescope.errors import InputError
 from bayescope.storage import fits
@@ -42,6 +42,7 @@ class FittedTable:
         digest: of these rows, so that they are known again.
         dropped: columns that were left out.
         weight: the column with the rows' weights.
+        trials: the column with the trials of which the target is the successes.
         test_size: the share of the table that was held out for scores.
         seed: of that.
         scores: of the held-out rows: name, value, low, high.
@@ -59,6 +60,7 @@ class FittedTable:
     digest: str = ""
     dropped: list[str] = field(default_factory=list)
     weight: str | None = None
+    trials: str | None = None
     test_size: float = 0.0
     seed: int = 0
     scores: list[list[Any]] = field(default_factory=list)
@@ -137,9 +139,11 @@ def read_known_table(source: Source, fitted: FittedTable) -> TrainingTable:
         InputError: if a column is missing, a cell cannot be used, or a class was not fitted; the message has the place.
     """
     fitted.check(source)
-    find("TABLE", source.name, fitted.target, source.header)
+    beside = [fitted.target, *([] if fitted.trials is None else [fitted.trials])]
+    for name in beside:
+        find("TABLE", source.name, name, source.header)
     text = any(isinstance(label, str) for label in fitted.classes)
-    kinds: dict[str, Kind] = {**fitted.kinds, fitted.target: "categorical" if text else "numeric"}
+    kinds: dict[str, Kind] = {**fitted.kinds, **dict.fromkeys(beside, "categorical" if text else "numeric")}
     frame = fitted.frame(read_columns(source, kinds))
     known = frame[fitted.target].notna().to_numpy()
     if not known.any():
@@ -148,10 +152,15 @@ def read_known_table(source: Source, fitted: FittedTable) -> TrainingTable:
     values = frame[fitted.target].to_numpy()[places]
     if fitted.task == "classification":
         values = _classes(source, fitted, values, places)
+    trials = None if fitted.trials is None else frame[fitted.trials].to_numpy()[places]
+    if trials is not None:
+        check_trials(source.name, str(fitted.trials), trials, lambda row: place_of(source, int(places[row])))
+        check_domain(source, fitted.target, values, places, BINOMIAL, trials)
     target = Target(fitted.target, values, fitted.task, "")
     features = frame.loc[places, list(fitted.kinds)].reset_index(drop=True)
     gone = len(frame) - len(places)
-    return TrainingTable(source.name, Roles(fitted.target), features, fitted.kinds, target, without_target=gone)
+    roles = Roles(fitted.target, trials=fitted.trials)
+    return TrainingTable(source.name, roles, features, fitted.kinds, target, trials=trials, without_target=gone)
 
 
 def _classes(source: Source, fitted: FittedTable, values: np.ndarray, places: np.ndarray) -> np.ndarray:

@@ -160,7 +160,7 @@ class HeldOut:
         return [[each.name, each.value, each.low, each.high] for each in scores]
 
 
-def score(model: Any, features: pd.DataFrame, target: pd.Series, seed: int) -> HeldOut:
+def score(model: Any, features: pd.DataFrame, target: pd.Series | pd.DataFrame, seed: int) -> HeldOut:
     """Scores of a model on rows with their target.
 
     Args:
@@ -224,6 +224,7 @@ def _described(outcome: FitResult, options: FitOptions) -> FittedTable:
         digest=digest,
         dropped=list(roles.drop),
         weight=roles.weight,
+        trials=roles.trials,
         test_size=options.test_size if digest else 0.0,
         seed=options.seed,
         scores=[] if outcome.held_out is None else outcome.held_out.finite(),

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from bayescope import checks, estimators
-from bayescope.cli.target import ORDERED, Task
+from bayescope.cli.target import BINOMIAL, ORDERED, Task
 from bayescope.errors import InputError, OptionError, UnsupportedError
 from bayescope.likelihoods import NumberLikelihoodName
 from bayescope_command.app import CompareOptions, FitOptions
@@ -20,8 +20,8 @@ MODELS: Mapping[str, Mapping[Task, str]] = {
 }
 # With --likelihood, in the place of the model that is Gaussian.
 GENERALIZED = {"BayesianLinearRegression": "BayesianGeneralizedLinearModel"}
-# The values of --likelihood. A binomial target has two columns, and a table has one.
-LIKELIHOODS = (*(name for name in get_args(NumberLikelihoodName) if name != "binomial"), *ORDERED)
+# The values of --likelihood.
+LIKELIHOODS = (*get_args(NumberLikelihoodName), *ORDERED)
 # What the command line sets by options of its own.
 SET_BY_OPTIONS = {
     "likelihood": "--likelihood",
@@ -89,7 +89,24 @@ def task_of(options: FitOptions | CompareOptions) -> str:
 
     Raises:
         OptionError: if there is no such likelihood.
+        InputError: if one of --trials and --likelihood binomial is there without the other.
+        UnsupportedError: if trials are to be compared.
     """
+    if options.likelihood == BINOMIAL and isinstance(options, CompareOptions):
+        raise UnsupportedError(
+            "--likelihood: expected one of a single column for compare, got 'binomial', whose target has two. Fit each "
+            "model, and compare the log evidence."
+        )
+    trials = getattr(options, "trials", None)
+    if options.likelihood == BINOMIAL and trials is None:
+        raise InputError(
+            "--trials: expected the column with the number of trials of each row for --likelihood binomial, got none. "
+            "Name it."
+        )
+    if options.likelihood != BINOMIAL and trials is not None:
+        raise InputError(
+            f"--trials: expected none without --likelihood binomial, got {trials!r}. Leave it out, or add that."
+        )
     if options.likelihood is None:
         return options.task
     checks.choice("--likelihood", options.likelihood, LIKELIHOODS)

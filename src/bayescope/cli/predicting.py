@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
 import pandas as pd
 from sklearn.base import is_classifier
 
@@ -17,10 +18,13 @@ from bayescope.cli.fitted_table import notes_on_unseen
 from bayescope.cli.header import find, split_names
 from bayescope.cli.model_files import load_model
 from bayescope.cli.opening import STANDARD, open_source
+from bayescope.cli.target import check_trials
 from bayescope.cli.writing import check_out, sink
 from bayescope.errors import InputError, UnsupportedError
+from bayescope.predictive import by_trials
 from bayescope.progress import progress_bar
 from bayescope.storage import answering
+from bayescope.tables.columns import Kind
 from bayescope_command.app import PredictOptions
 
 # Rows that are predicted at once, counted from the first one of the table: sums of floating-point numbers depend on how
@@ -76,26 +80,42 @@ def predict_table(options: PredictOptions) -> None:
     source = open_source(options.table, missing=table.missing)
     table.check(source)
     kept = [find("--keep", source.name, name, source.header) for name in split_names(options.keep, source.header)]
+    trials = table.trials if table.trials in source.header else None
+    kinds: dict[str, Kind] = table.kinds if trials is None else {**table.kinds, trials: "numeric"}
     begun, count = time.perf_counter(), Count()
     with sink(out, formulas=options.formulas) as write, progress_bar("predicting") as report:
-        for block in source.blocks(chunk, list(dict.fromkeys([*table.kinds, *kept]))):
-            frame, copied = table.frame(block.read(table.kinds)), block.copied(kept) if kept else None
+        for block in source.blocks(chunk, list(dict.fromkeys([*kinds, *kept]))):
+            columns, copied = block.read(kinds), block.copied(kept) if kept else None
+            given = None if trials is None else columns.pop(trials)
+            if given is not None:
+                check_trials(source.name, str(trials), given, block.place)
+            frame = table.frame(columns)
             count.add_unseen(table.unseen(frame))
             for start in range(0, len(frame), TOGETHER):
-                rows = _predicted(estimator, frame.iloc[start : start + TOGETHER], level, abstain, count)
+                some = slice(start, start + TOGETHER)
+                of_rows = None if given is None else given[some]
+                rows = _predicted(estimator, frame.iloc[some], of_rows, level, abstain, count)
                 write(rows if copied is None else _beside(copied.iloc[start : start + TOGETHER], rows))
             report(count.rows // TOGETHER, None, f"{count.rows:,} rows")
         if not count.rows:
             raise InputError(f"{source.name}: expected rows below the header, got none. Give a table with data.")
-    _tell(count, out, time.perf_counter() - begun, abstain, as_json=options.as_json)
+    notes = [f"no column {table.trials!r}: predictions are of one trial, whose mean is the probability of a success"]
+    notes = notes if trials is None and table.trials is not None else []
+    _tell(count, out, time.perf_counter() - begun, abstain, notes, as_json=options.as_json)
 
 
-def _predicted(estimator: Any, frame: pd.DataFrame, level: float, abstain: float | None, count: Count) -> pd.DataFrame:
+def _predicted(
+    estimator: Any, frame: pd.DataFrame, trials: np.ndarray | None, level: float, abstain: float | None, count: Count
+) -> pd.DataFrame:
     """The predictions of some rows."""
     with answering(estimator):
         classes = estimator.classes_ if is_classifier(estimator) else None
         predictive = estimator.predict_distribution(frame, generator=0 if estimator.random_state is None else None)
-        rows = predictive.to_frame(classes=classes, level=level or None)
+        parts = [
+            each.to_frame(classes=classes, level=level or None).set_index(places)
+            for places, each in by_trials(predictive, trials)
+        ]
+    rows = pd.concat(parts).sort_index()
     if predictive.imputed is not None:  # in all pieces: they have one header
         rows["imputed"] = predictive.imputed
         count.imputed += int(predictive.imputed.sum())
@@ -117,8 +137,8 @@ def _beside(copied: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([copied.reset_index(drop=True), rows], axis=1)
 
 
-def _tell(count: Count, out: Path, seconds: float, abstain: float | None, *, as_json: bool) -> None:
-    notes = notes_on_unseen(count.unseen)
+def _tell(count: Count, out: Path, seconds: float, abstain: float | None, notes: list[str], *, as_json: bool) -> None:
+    notes = [*notes, *notes_on_unseen(count.unseen)]
     if count.imputed:
         notes.append(
             f"{count.imputed:,} values in {count.imputed_rows:,} rows are missing or were never seen: what the "

@@ -41,7 +41,7 @@ def report_table(options: ReportOptions) -> None:
         report(
             estimator,
             judged.features,
-            judged.target.series(),
+            judged.outcome,
             out=out,
             title=options.title,
             reference=None if reference == "none" else reference,

@@ -15,7 +15,7 @@ import pandas as pd
 from bayescope.cli.arrow_source import ArrowSource
 from bayescope.cli.target import Target, check_domain
 from bayescope.cli.training_table import Roles
-from bayescope.errors import InputError
+from bayescope.errors import InputError, UnsupportedError
 from bayescope.processes import Processes
 from bayescope.tables.column_sums import MOST_VALUES, LabelsSeen, Tally
 from bayescope.tables.dataset import TableDataset
@@ -84,7 +84,13 @@ def read_streamed_table(
 
     Raises:
         InputError: if the table or an option cannot be used.
+        UnsupportedError: if there are trials.
     """
+    if roles.trials is not None:
+        raise UnsupportedError(
+            f"--trials: expected none for a table that is read in blocks, got {roles.trials!r}. Add --no-stream, or "
+            "give one file."
+        )
     source = ArrowSource(path, spellings)
     roles = roles.within(source)
     extra = [roles.target, *([] if roles.weight is None else [roles.weight])]

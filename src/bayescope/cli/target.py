@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, final, get_args
 
@@ -23,6 +24,8 @@ MOST_CLASSES = 50
 FEW = 10
 # The values of --likelihood for classes in an order.
 ORDERED: tuple[str, ...] = get_args(OrderedLikelihoodName)
+# Of those the one whose target has a second column, the trials.
+BINOMIAL = "binomial"
 # Fewer classes than this have no order that a model could learn from.
 LEAST_ORDERED = 3
 # The skewness above which amounts are far from a Gaussian: that of an exponential distribution.
@@ -102,7 +105,32 @@ class Target:
         return cls(name, labels, "classification", reason, _remark_on_order(name, found) if reason else "")
 
 
-def check_domain(source: Source, name: str, values: np.ndarray, places: np.ndarray, likelihood: str) -> None:
+def check_trials(source: str, name: str, trials: np.ndarray, place: Callable[[int], str]) -> None:
+    """Refuses numbers of trials that are not there, or are not whole numbers of at least 1.
+
+    Args:
+        source: the table's name.
+        name: of the column.
+        trials: of each row, shape (N,).
+        place: where a row stands in the table.
+
+    Raises:
+        InputError: for the first of them.
+    """
+    wrong = ~((trials >= 1) & (trials % 1 == 0))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        got = "no value" if np.isnan(trials[row]) else f"{trials[row]:g}"
+        raise InputError(
+            f"{source}: {place(row)}, column {name!r}: expected a whole number of trials of at least 1, got {got}. "
+            "Mend the cell, or drop the row."
+        )
+
+
+def check_domain(
+    source: Source, name: str, values: np.ndarray, places: np.ndarray, likelihood: str,
+    trials: np.ndarray | None = None,
+) -> None:  # fmt: skip
     """Refuses numbers that a likelihood gives no probability, such as a negative count.
 
     Args:
@@ -111,6 +139,7 @@ def check_domain(source: Source, name: str, values: np.ndarray, places: np.ndarr
         values: numbers, none missing, shape (N,).
         places: where the rows stand in the table.
         likelihood: its name.
+        trials: of which the numbers are the successes, if so, shape (N,).
 
     Raises:
         InputError: for the first of them.
@@ -124,7 +153,7 @@ def check_domain(source: Source, name: str, values: np.ndarray, places: np.ndarr
     if known.domain.low == -np.inf:
         return
     try:
-        known.targets(values, 1)
+        known.targets(values if trials is None else np.column_stack([values, trials]), 1)
     except LabelError as error:
         expected, got, row, advice, _ = error.args
         raise InputError(

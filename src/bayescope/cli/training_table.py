@@ -13,7 +13,7 @@ from sklearn.model_selection import train_test_split
 
 from bayescope.cli.header import LISTED, find, hint, listed, split_names
 from bayescope.cli.source import Source, all_blocks, place_of
-from bayescope.cli.target import ORDERED, Target, check_domain
+from bayescope.cli.target import ORDERED, Target, check_domain, check_trials
 from bayescope.errors import InputError
 from bayescope.tables.columns import Kind
 from bayescope.tables.suspicion import LABELS, SHARE, hardly_recur, is_number, mostly_numbers
@@ -37,6 +37,7 @@ class Roles:
         categorical: columns of numbers that are labels.
         weight: the column with each row's weight, if there is one.
         added: "offset" or "exposure" and its column, which predictions need too.
+        trials: the column with the trials of which the target is the successes, if there is one.
     """
 
     target: str
@@ -44,13 +45,15 @@ class Roles:
     categorical: Sequence[str] = ()
     weight: str | None = None
     added: tuple[str, str] | None = None
+    trials: str | None = None
 
     @classmethod
     def of(
         cls, options: FitOptions | CompareOptions, weight: str | None = None, added: tuple[str, str] | None = None
     ) -> Roles:
         """The roles that the options of a command name."""
-        return cls(options.target, options.drop or (), options.categorical or (), weight, added)
+        trials: str | None = getattr(options, "trials", None)
+        return cls(options.target, options.drop or (), options.categorical or (), weight, added, trials)
 
     def within(self, source: Source) -> Roles:
         """The roles with names that are columns.
@@ -65,8 +68,9 @@ class Roles:
         for option, names in (("--drop", drop), ("--categorical", categorical)):
             for wanted in names:
                 find(option, name, wanted, header)
-        if self.weight is not None:
-            find("--weight", name, self.weight, header)
+        for option, column in (("--weight", self.weight), ("--trials", self.trials)):
+            if column is not None:
+                find(option, name, column, header)
         if self.added is not None:
             find(f"--{self.added[0]}", name, self.added[1], header)
         _refuse_overlap(self, drop, categorical)
@@ -79,7 +83,8 @@ class Roles:
             InputError: if there are none.
         """
         others = [] if self.added is None else [self.added[1]]
-        names = [name for name in source.header if name not in {self.target, self.weight, *self.drop, *others}]
+        used = {self.target, self.weight, self.trials, *self.drop, *others}
+        names = [name for name in source.header if name not in used]
         if not names:
             raise InputError(
                 f"{source.name}: expected features beside the target, got none. Add columns, or drop fewer."
@@ -99,6 +104,7 @@ class TrainingTable:
         kinds: of the features.
         target: what is predicted.
         weights: how often each row counts, shape (N,), or ``None`` for once.
+        trials: of which the target is the successes, shape (N,), or ``None``.
         without_target: how many rows were left out since they have no target.
     """
 
@@ -108,25 +114,36 @@ class TrainingTable:
     kinds: dict[str, Kind]
     target: Target
     weights: np.ndarray | None = None
+    trials: np.ndarray | None = None
     without_target: int = 0
 
     def __len__(self) -> int:
         return len(self.features)
 
     @property
-    def data(self) -> tuple[pd.DataFrame, pd.Series, np.ndarray | None]:
-        """The features, the target and the weights, as an estimator's fit takes them."""
-        return self.features, self.target.series(), self.weights
+    def outcome(self) -> pd.Series | pd.DataFrame:
+        """The target as estimators take it: successes beside their trials where there are some."""
+        successes = self.target.series()
+        return (
+            successes
+            if self.trials is None
+            else pd.DataFrame({self.target.name: successes, self.roles.trials: self.trials})
+        )
 
-    def judged(self, _model: object) -> tuple[pd.DataFrame, pd.Series]:
+    @property
+    def data(self) -> tuple[pd.DataFrame, pd.Series | pd.DataFrame, np.ndarray | None]:
+        """The features, the target and the weights, as an estimator's fit takes them."""
+        return self.features, self.outcome, self.weights
+
+    def judged(self, _model: object) -> tuple[pd.DataFrame, pd.Series | pd.DataFrame]:
         """The features and the target that a model is scored on."""
-        return self.features, self.target.series()
+        return self.features, self.outcome
 
     def taken(self, rows: np.ndarray) -> TrainingTable:
         """The rows at some positions."""
         target = replace(self.target, values=self.target.values[rows])
-        weights = None if self.weights is None else self.weights[rows]
-        return replace(self, features=self.features.iloc[rows], target=target, weights=weights)
+        weights, trials = (None if each is None else each[rows] for each in (self.weights, self.trials))
+        return replace(self, features=self.features.iloc[rows], target=target, weights=weights, trials=trials)
 
     def split(self, share: float, seed: int) -> tuple[TrainingTable, TrainingTable | None, list[str]]:
         """The rows to learn from, those to judge by if the share is above 0, and no remarks.
@@ -170,9 +187,12 @@ def read_training_table(
     places = np.flatnonzero(known)
     columns = {name: values[places] for name, values in columns.items()}
     weights = None if roles.weight is None else _weights(source, roles.weight, columns[roles.weight], places)
+    trials = None if roles.trials is None else columns[roles.trials]
+    if trials is not None:
+        check_trials(source.name, str(roles.trials), trials, lambda row: place_of(source, int(places[row])))
     target = Target.of(source, roles.target, columns[roles.target], kinds[roles.target], places, task)
     if likelihood is not None and (target.task == "regression" or likelihood in ORDERED):
-        check_domain(source, target.name, target.values, places, likelihood)
+        check_domain(source, target.name, target.values, places, likelihood, trials)
     for name in names:
         _check_feature(source, name, columns[name], kinds[name], places, named=name in roles.categorical)
     return TrainingTable(
@@ -187,6 +207,7 @@ def read_training_table(
         kinds={name: kinds[name] for name in names},
         target=target,
         weights=weights,
+        trials=trials,
         without_target=rows - len(places),
     )
 
@@ -238,12 +259,11 @@ def _check_sides(rows: int, share: float, least: int) -> None:
 
 def _read(source: Source, roles: Roles, names: Sequence[str]) -> tuple[dict[str, np.ndarray], dict[str, Kind]]:
     """All columns that have a role, in full, and their kinds."""
-    wanted = [*names, roles.target, *([] if roles.weight is None else [roles.weight])]
+    numbers = [name for name in (roles.weight, roles.trials) if name is not None]
+    wanted = [*names, roles.target, *numbers]
     inferred = source.kinds([name for name in wanted if name not in roles.categorical])
     kinds: dict[str, Kind] = {name: inferred.get(name, "categorical") for name in wanted}
-    for name in [roles.weight, *(roles.added or ())[1:]]:
-        if name is not None:
-            kinds[name] = "numeric"
+    kinds.update(dict.fromkeys([*numbers, *(roles.added or ())[1:]], "numeric"))
     return read_columns(source, kinds), kinds
 
 
@@ -260,7 +280,8 @@ def read_columns(source: Source, kinds: Mapping[str, Kind]) -> dict[str, np.ndar
 
 
 def _refuse_overlap(given: Roles, drop: Sequence[str], categorical: Sequence[str]) -> None:
-    roles = [("--target", [given.target]), ("--weight", [] if given.weight is None else [given.weight])]
+    roles = [("--target", [given.target])]
+    roles += [(f"--{role}", [name]) for role in ("weight", "trials") if (name := getattr(given, role)) is not None]
     roles += [] if given.added is None else [(f"--{given.added[0]}", [given.added[1]])]
     roles.append(("--drop", list(drop)))
     for place, (option, names) in enumerate(roles):

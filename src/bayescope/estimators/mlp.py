@@ -465,7 +465,8 @@ class BayesianMLPRegressor(OutcomeRegressor, MLPEstimator):
 
     def _fit_outcome(self, rows: TableRows, units: Units, likelihood: Likelihood) -> None:
         """Fits another likelihood than a Gaussian's, whose outputs begin at those of the best constant."""
-        shift, scale = torch.from_numpy(units.shift).clone(), torch.from_numpy(units.scale).clone()
+        # Of successes and trials there is one output
+        shift, scale = (torch.from_numpy(each[: self._outputs]).clone() for each in (units.shift, units.scale))
         for part, some in likelihood.by_column:
             if part.domain.low > -math.inf or part.domain.kind == "ordered":
                 shift[some], scale[some] = units.constant(likelihood)[some], 1.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import cast, final
+from typing import Any, cast, final
 
 import narwhals.stable.v2 as nw
 import numpy as np
@@ -14,7 +14,10 @@ from bayescope import checks
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.estimators.base import TableEstimator
 from bayescope.estimators.exposure import Added
-from bayescope.predictive import Predictive
+from bayescope.estimators.labels import column_names, numbers_for
+from bayescope.likelihoods import Binomial
+from bayescope.likelihoods.proportions import TRIALS
+from bayescope.predictive import Predictive, by_trials
 from bayescope.tables import Column, read_table
 
 # Scores of more rows would say the same with one digit more.
@@ -35,13 +38,14 @@ class Judged:
 
     Attributes:
         X: the N rows, in the caller's own kind of table.
-        y: the codes 0…K−1 of the classes, or the numbers of a regression, shape (N,).
+        y: the codes 0…K−1 of the classes, or the numbers of a regression, such as successes, shape (N,).
         index: the rows' positions in the caller's table, shape (N,), ascending.
         columns: the N rows as named columns.
         every: the columns of all rows that were given.
         every_y: the truths of all of them.
         classes: the names of the K classes; empty for a regression.
         target: what y is called.
+        trials: of which y are the successes, shape (N,), or ``None``.
     """
 
     X: object
@@ -52,6 +56,7 @@ class Judged:
     every_y: np.ndarray
     classes: tuple[str, ...]
     target: str
+    trials: np.ndarray | None = None
 
     @classmethod
     def of(cls, estimator: TableEstimator, X: object, y: object, random_state: int, most: int = MOST_ROWS) -> Judged:
@@ -60,7 +65,8 @@ class Judged:
         Args:
             estimator: fitted.
             X: the table.
-            y: a label of the estimator's classes, or a number, for each row.
+            y: a label of the estimator's classes, or a number, for each row; of a binomial outcome the successes and
+                the trials.
             random_state: the seed of the random part that is judged if there are too many rows.
             most: rows that are judged.
 
@@ -75,6 +81,10 @@ class Judged:
         rows = len(every[0].values)
         if rows < LEAST_ROWS:
             raise InputError(f"X: expected at least {LEAST_ROWS} rows to judge, got {rows}.")
+        name, trials = getattr(y, "name", None), None  # of a pandas Series
+        if np.shape(cast(Any, y))[1:] == (TRIALS,) and _of_trials(estimator):
+            name = column_names(y, TRIALS)[0]
+            y, trials = numbers_for(Binomial(), y, y, rows).T
         values, classes = _classes(estimator, y) if is_classifier(estimator) else (_numbers(y), ())
         if len(values) != rows:
             raise InputError(f"y: expected one value for each of the {rows} rows of X, got {len(values)}.")
@@ -83,8 +93,8 @@ class Judged:
             index = np.sort(np.random.default_rng(random_state).choice(rows, most, replace=False))
         table = X if len(index) == rows else take(X, index)
         columns = tuple(replace(column, values=column.values[index]) for column in every)
-        name = getattr(y, "name", None)
-        return cls(table, values[index], index, columns, every, values, classes, "y" if name is None else str(name))
+        target, trials = "y" if name is None else str(name), None if trials is None else trials[index]
+        return cls(table, values[index], index, columns, every, values, classes, target, trials)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -144,6 +154,12 @@ def _classes(estimator: TableEstimator, y: object) -> tuple[np.ndarray, tuple[st
             f"y: expected the classes that were fitted, {known}, got {labels.tolist()[row]!r} in row {row}."
         )
     return codes, tuple(map(str, np.asarray(estimator.classes_).tolist()))
+
+
+def _of_trials(estimator: TableEstimator) -> bool:
+    """Whether the outcome is successes and trials."""
+    likelihood = estimator.posterior_.likelihood
+    return likelihood is not None and likelihood.unweighted.domain.joined == TRIALS
 
 
 def _numbers(y: object) -> np.ndarray:
@@ -206,16 +222,25 @@ def predictions(estimator: TableEstimator, judged: Judged, block: int = BLOCK) -
         block: rows at a time.
     """
     parts: list[tuple[np.ndarray, ...]] = []
+    order: list[np.ndarray] = []
     for start in range(0, len(judged), block):
         some = np.arange(start, min(start + block, len(judged)))
         predictive = estimator.predict_distribution(take(judged.X, some))
-        quantiles, interval = (np.empty((len(some), 0)),) * 2 if judged.classes else _quantiles(predictive)
-        sds = np.sqrt(np.asarray(predictive.epistemic)), np.sqrt(np.asarray(predictive.aleatoric))
-        y = judged.y[some]
-        log_prob = np.asarray(predictive.log_prob(y))
-        crps = np.zeros(len(some)) if judged.classes else np.asarray(predictive.crps(y))
-        parts.append((np.asarray(predictive.mean), *sds, log_prob, quantiles, interval, crps))
-    return Predictions(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        trials = None if judged.trials is None else judged.trials[some]
+        for rows, each in by_trials(predictive, trials):
+            order.append(some[rows])
+            parts.append(_said(each, judged.y[some[rows]], classes=bool(judged.classes)))
+    places = np.argsort(np.concatenate(order))
+    return Predictions(*(np.concatenate(column)[places] for column in zip(*parts, strict=True)))
+
+
+def _said(predictive: Predictive, y: np.ndarray, *, classes: bool) -> tuple[np.ndarray, ...]:
+    """The arrays of `Predictions`, of rows with their truths."""
+    quantiles, interval = (np.empty((len(y), 0)),) * 2 if classes else _quantiles(predictive)
+    sds = np.sqrt(np.asarray(predictive.epistemic)), np.sqrt(np.asarray(predictive.aleatoric))
+    log_prob = np.asarray(predictive.log_prob(y))
+    crps = np.zeros(len(y)) if classes else np.asarray(predictive.crps(y))
+    return np.asarray(predictive.mean), *sds, log_prob, quantiles, interval, crps
 
 
 def _quantiles(predictive: Predictive) -> tuple[np.ndarray, np.ndarray]:
