@@ -125,7 +125,8 @@ def test_cutpoints_and_probabilities_are_as_right_as_the_rows_tell() -> None:
 
 def test_the_effect_on_the_mean_is_the_probability_of_each_class() -> None:
     x, y = table(300)
-    one = fitted(x[:, :1], y)
+    gone = np.arange(300) % 10 == 0
+    one = fitted(np.where(gone[:, None], np.nan, x[:, :1]), y)
     link, mean = (one.effects(0, grid=9, scale=scale) for scale in ("link", "mean"))
     assert mean.outputs == ("0", "1", "2", "3")
     np.testing.assert_allclose(mean.mean, one.predict_proba(mean.grid[:, None]), atol=1e-6)
@@ -135,6 +136,11 @@ def test_the_effect_on_the_mean_is_the_probability_of_each_class() -> None:
     np.testing.assert_allclose(mean.low, p.min(0), atol=1e-5)
     np.testing.assert_allclose(mean.high, p.max(0), atol=1e-5)
     assert (mean.sd > 0).all()
+    assert mean.missing is not None
+    assert mean.missing.mean.sum() == pytest.approx(1.0)
+    assert ((mean.missing.low < mean.missing.mean) & (mean.missing.mean < mean.missing.high)).all()
+    subtitles = [[text.get_text() for text in bs.plots.effects([each]).texts] for each in (link, mean)]
+    assert ["0 is the mean over the data" in " ".join(texts) for texts in subtitles] == [True, False]
 
 
 def test_explanations_offsets_and_monotone_effects_have_no_intercept(model: bs.NeuralAdditiveRegressor) -> None:

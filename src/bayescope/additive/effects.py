@@ -226,6 +226,7 @@ class Effect:
         missing: where the feature has no value; ``None`` if it has one in all rows of the data.
         outputs: names of the outputs where there are several, such as the classes, if they are known.
         unit: what the effect is measured in.
+        centred: whether its mean over the data is 0: not on the scale of the mean.
     """
 
     feature: str
@@ -240,6 +241,7 @@ class Effect:
     missing: MissingEffect | None
     outputs: tuple[str, ...] = ()
     unit: str = UNIT
+    centred: bool = True
 
 
 @final
@@ -487,7 +489,8 @@ def on_mean(additive: Additive, found: Effect) -> Effect:
     intercept = additive.posterior.location[-1] * additive.model.scale + centre
     through = partial(_through, likelihood, float(intercept[0]))
     missing = None if found.missing is None else through(found.missing)
-    return replace(through(found), missing=missing, unit="probability" if ordered else "y", outputs=())
+    unit = "probability" if ordered else "y"
+    return replace(through(found), missing=missing, unit=unit, outputs=(), centred=False)
 
 
 def _through(likelihood: Likelihood, intercept: float, found: Part) -> Part:

@@ -288,7 +288,7 @@ class NeuralAdditiveRegressor(OutcomeRegressor, AdditiveEstimator):
         """Fits another likelihood than a Gaussian's, whose intercepts begin at those of the best constant."""
         count, _ = outcomes_of(likelihood, rows.targets)
         self._output_names = self._output_names if count > 1 else ()
-        self._unit = "f"
+        self._unit = "log odds of later classes" if likelihood.name == "ordinal" else "f"
         self._refuse_intercept(likelihood)
 
         domain = likelihood.domain

@@ -68,13 +68,14 @@ def effects(curves: Sequence[Effect], *, outputs: Sequence[str] = (), unit: str 
     ]
     key.append(Patch(color=style.FAINT, label="density of the data"))
     with style.house():
+        zero = "; 0 is the mean over the data" if curves[0].centred else ", all other effects being 0"
         figure, axes = style.panels(
             len(curves),
             width=2.6,
             height=2.2,
             key=key,
             title="Effects" if len(curves) > 1 else "Effect",
-            subtitle=f"Mean under the posterior and {100 * curves[0].level:g} % band; 0 is the mean over the data.",
+            subtitle=f"Mean under the posterior and {100 * curves[0].level:g} % band{zero}.",
             sharey=True,
         )
         for panel, one in zip(axes, curves, strict=True):

@@ -22,6 +22,8 @@ from bayescope.tables import Column, read_table
 
 # Scores of more rows would say the same with one digit more.
 MOST_ROWS = 20_000
+# Of rows with trials: each number of trials has integrals of its own.
+MOST_TRIALS = 2_000
 LEAST_ROWS = 2
 # Rows that are predicted at a time.
 BLOCK = 2000
@@ -85,6 +87,7 @@ class Judged:
         if np.shape(cast(Any, y))[1:] == (TRIALS,) and _of_trials(estimator):
             name = column_names(y, TRIALS)[0]
             y, trials = numbers_for(Binomial(), y, y, rows).T
+            most = min(most, MOST_TRIALS)
         values, classes = _classes(estimator, y) if is_classifier(estimator) else (_numbers(y), ())
         if len(values) != rows:
             raise InputError(f"y: expected one value for each of the {rows} rows of X, got {len(values)}.")
