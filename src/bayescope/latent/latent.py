@@ -175,6 +175,8 @@ class Latent(ABC):
         """
         if likelihood.gaussian_outcome:
             return mixture_quantile(*self.components(likelihood), cast(float, level))
+        if torch.equal(self.quantile(TAIL), self.quantile(1.0 - TAIL)):  # f is known
+            return likelihood.quantile(self.mean, level)
         low, high = self._outcome_ends(likelihood, level)
         return quantile_of_numbers(
             lambda y: self.cdf(likelihood, y), low, high, level, integer=likelihood.domain.integer

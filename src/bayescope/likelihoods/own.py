@@ -32,7 +32,7 @@ _DOMAINS = {
 # A search for the outcomes that have probability: nodes, how often it closes in, and how deep below the peak it goes;
 # then the nodes of sums over them, of which counts may have more, and of distribution functions.
 _SEARCH, _ZOOMS, _DEPTH, _SETTLED = 65, 14, 42.0, 0.5
-_GRID, _COUNTS, _PANEL = 513, 2049, 200
+_GRID, _COUNTS, _PANEL, _STEP_PANEL = 513, 2049, 200, 12
 # The farthest outcomes, as logarithms, and outputs that are looked at.
 _FARTHEST, _FARTHEST_OUTPUT = 40.0, 60.0
 _NEWTON_STEPS = 4
@@ -237,24 +237,23 @@ class OfOneNumber(Likelihood):
 
     def _outcomes(self, f: Tensor) -> tuple[Tensor, Tensor]:
         """Outcomes y (S, ..., N, 1) and their probabilities given f, of the same shape."""
-        y, weights = self._nodes(f)
+        y, weights = self._nodes(*self._ends(f))
         return y, weights * self.log_density(f, y).exp()
 
-    def _nodes(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        """Outcomes that have all but exp(−42) of the probability, and the weights of a sum over them."""
-        low, high = self._ends(f)
+    def _nodes(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """Outcomes between two ends on the line, and the weights of a sum over them."""
         if self.domain.integer:
             low, high = low.expm1().round().floor(), high.expm1().ceil()
             size = min(_COUNTS, int((high - low).max()) + 1 if low.numel() else 1)
             step = ((high - low) / max(1, size - 1)).clamp_min(1.0)
-            places = torch.arange(size, dtype=f.dtype, device=f.device).reshape(-1, *[1] * f.ndim)
+            places = torch.arange(size, dtype=low.dtype, device=low.device).reshape(-1, *[1] * low.ndim)
             return low + step * places, step.expand(size, *low.shape)
-        t = low + (high - low) * _unit(_GRID, f)
+        t = low + (high - low) * _unit(_GRID, low)
         y, unit = self._from_line(t)
         return y, unit * (high - low) / (_GRID - 1)
 
     def _ends(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        """Where the probability is, on the line that `_from_line` takes to y."""
+        """Where all but exp(−42) of the probability is, on the line that `_from_line` takes to y, each (..., N, 1)."""
         low = torch.full_like(f[..., :1], 0.0 if self.domain.integer else -_FARTHEST)
         high = torch.full_like(low, _FARTHEST)
         with torch.no_grad():
@@ -288,30 +287,35 @@ class OfOneNumber(Likelihood):
 
     def _below(self, f: Tensor, y: Tensor) -> Tensor:
         if self.domain.integer:
-            nodes, p = self._outcomes(f)
-            step = self._nodes(f)[1]
+            nodes, step = self._nodes(*self._ends(f))
+            p = step * self.log_density(f, nodes).exp()
             return (p * ((y.floor() + 0.5 - nodes) / step + 0.5).clamp(0.0, 1.0)).sum(0).clamp(max=1.0)
         low, high = self._ends(f)
         return self._integral(f, low, torch.minimum(torch.maximum(self._onto_line(y), low), high))
 
-    def _integral(self, f: Tensor, low: Tensor, end: Tensor) -> Tensor:
+    def _integral(self, f: Tensor, low: Tensor, end: Tensor, size: int = _PANEL) -> Tensor:
         """∫ p dy from low to end, on the line."""
-        nodes, weights = (each.to(f).reshape(-1, *[1] * f.ndim) for each in gauss_legendre(_PANEL))
+        nodes, weights = (each.to(f).reshape(-1, *[1] * f.ndim) for each in gauss_legendre(size))
         y, unit = self._from_line(low + (end - low) * nodes)
         return ((weights * unit * self.log_density(f, y).exp()).sum(0) * (end - low)).clamp(max=1.0)
 
     def _inverse(self, f: Tensor, level: Tensor) -> Tensor:
-        nodes, p = self._outcomes(f)
+        low, high = self._ends(f)
+        nodes, weights = self._nodes(low, high)
+        p = weights * self.log_density(f, nodes).exp()
         reached = (p.cumsum(0) < level).sum(0, keepdim=True).clamp(max=len(nodes) - 1)
         if self.domain.integer:
             return nodes.take_along_dim(reached, 0)[0].floor()
-        low, high = self._ends(f)
-        t = self._onto_line(nodes.take_along_dim(reached, 0)[0])
+        # Newton's steps within two cells of the grid: only the first integral is over more than that
+        cell = (high - low) / (_GRID - 1)
+        start = t = low + cell * reached[0]
+        below = self._integral(f, low, t)
         for _ in range(_NEWTON_STEPS):
             y, unit = self._from_line(t)
             density = (unit * self.log_density(f, y).exp()).clamp_min(1e-300)
-            move = ((self._integral(f, low, t) - level) / density).clamp(low - high, high - low)
-            t = torch.minimum(torch.maximum(t - move, low), high)
+            ahead = (t - (below - level) / density).clamp(start - 2.0 * cell, start + 2.0 * cell).clamp(low, high)
+            below = below + self._integral(f, t, ahead, _STEP_PANEL)
+            t = ahead
         return self._from_line(t)[0]
 
 
