@@ -6,8 +6,10 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor, nn
 
 import bayescope as bs
@@ -85,6 +87,34 @@ def test_large_counts_are_summed_over_fewer_of_them() -> None:
     for ours, truth in zip(own.conditional(f), Poisson().conditional(f), strict=True):
         torch.testing.assert_close(ours, truth, rtol=1e-8, atol=0)
     assert ((own.quantile(f, 0.9) - Poisson().quantile(f, 0.9)).abs() <= 7.0).all()
+
+
+@pytest.mark.parametrize("origin", [0.0, -30.0, 1e5])
+@pytest.mark.parametrize("unit", [1e-3, 1.0, 1e4])
+def test_heavy_tails_have_no_unit_and_no_origin(origin: float, unit: float) -> None:
+    def heavy(f: Tensor, y: Tensor) -> Tensor:
+        return torch.distributions.StudentT(3.0, f, unit, validate_args=False).log_prob(y).sum(-1)
+
+    own, f = bs.likelihood(heavy), torch.full((1, 1), origin, dtype=torch.float64)
+    truth = stats.t(3.0, loc=origin, scale=unit)
+    mean, variance = own.conditional(f)
+    assert float(mean) == pytest.approx(origin, abs=1e-8 * (unit + abs(origin)))
+    assert float(variance) == pytest.approx(truth.var(), rel=1e-5)
+    assert float(own.entropy(f)) == pytest.approx(truth.entropy(), abs=1e-7)
+    for level in (1e-6, 0.3, 0.999):
+        assert truth.cdf(float(own.quantile(f, level))) == pytest.approx(level, rel=1e-5)
+        assert float(own.cdf(f, torch.tensor([[truth.ppf(level)]]))) == pytest.approx(level, rel=1e-5)
+
+
+def test_a_density_that_is_infinite_at_its_bounds_has_a_sum() -> None:
+    def beta(f: Tensor, y: Tensor) -> Tensor:
+        a, b = torch.sigmoid(f), torch.sigmoid(-f)
+        return (-torch.lgamma(a) - torch.lgamma(b) + (a - 1.0) * y.log() + (b - 1.0) * torch.log1p(-y)).sum(-1)
+
+    own, f = bs.likelihood(beta, domain="unit_interval"), torch.tensor([[-1.0], [0.0]], dtype=torch.float64)
+    truth = bs.Beta(1.0)
+    torch.testing.assert_close(own.conditional(f)[0], truth.conditional(f)[0], rtol=0, atol=1e-6)
+    torch.testing.assert_close(own.entropy(f), truth.entropy(f), rtol=0, atol=1e-5)
 
 
 def test_an_interval_of_ones_own() -> None:
@@ -223,6 +253,44 @@ def test_integrals_over_several_outputs_are_near_the_librarys(form: str) -> None
     }.items():
         found, truth = ask(TWO_OUTPUTS), ask(known)
         torch.testing.assert_close(found, truth, rtol=0.02, atol=5e-3, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def student_with_scale(f: Tensor, y: Tensor) -> Tensor:
+    return torch.distributions.StudentT(4.0, f[..., 0], f[..., 1].exp(), validate_args=False).log_prob(y[..., 0])
+
+
+def gamma_with_shape(f: Tensor, y: Tensor) -> Tensor:
+    shape, y = f[..., 1].exp(), y[..., 0]
+    constant = shape * (shape.log() - f[..., 0]) - torch.lgamma(shape)
+    return constant + (shape - 1.0) * y.log() - shape * y * (-f[..., 0]).exp()
+
+
+@pytest.mark.parametrize(
+    ("sd", "mean_error", "spread_error", "log_error", "level_error"),
+    [(0.1, 5e-4, 8e-4, 3e-4, 3e-4), (0.3, 1.5e-3, 4e-3, 1e-3, 5e-4), (1.0, 0.01, 0.15, 0.04, 0.007)],
+)
+@pytest.mark.parametrize("log_prob", [heteroscedastic, student_with_scale, gamma_with_shape])
+def test_integrals_over_several_outputs_have_the_error_that_is_stated(
+    log_prob: Any, sd: float, mean_error: float, spread_error: float, log_error: float, level_error: float
+) -> None:
+    likelihood = bs.likelihood(log_prob, outputs=2, domain="positive" if log_prob is gamma_with_shape else "real")
+    mean = torch.tensor([[0.5, 0.2]], dtype=torch.float64)
+    cov = sd**2 * torch.tensor([[[1.0, 0.8], [0.8, 1.0]]], dtype=torch.float64)
+    nodes, weights = (torch.from_numpy(each) for each in np.polynomial.hermite_e.hermegauss(32))
+    grid, both = torch.cartesian_prod(nodes, nodes), torch.outer(weights, weights).flatten() / (2.0 * math.pi)
+    f, both = (mean + grid @ torch.linalg.cholesky(cov[0]).mT)[both > 1e-10, None], both[both > 1e-10]
+    centre, scatter = (both @ each[:, 0, 0] for each in likelihood.conditional(f))
+    epistemic = both @ (likelihood.conditional(f)[0][:, 0, 0] - centre).square()
+    latent = GaussianLatent(mean, cov, "quadrature")
+    found = latent.moments(likelihood)
+    assert abs(float(found.mean - centre)) < mean_error * float(scatter + epistemic) ** 0.5
+    assert abs(float(found.aleatoric - scatter)) < spread_error * float(scatter)
+    assert abs(float(found.epistemic - epistemic)) < spread_error * float(scatter + epistemic)
+    for level in (0.01, 0.5, 0.95):
+        y = latent.outcome_quantile(likelihood, level)
+        assert abs(float(both @ likelihood.cdf(f, y)[:, 0, 0]) - level) < level_error
+        truth = torch.logsumexp(likelihood.log_prob(f, y)[:, 0] + both.log(), 0)
+        assert abs(float(latent.log_prob(likelihood, y) - truth)) < log_error
 
 
 @pytest.mark.global_rng

@@ -175,7 +175,7 @@ class Latent(ABC):
         """
         if likelihood.gaussian_outcome:
             return mixture_quantile(*self.components(likelihood), cast(float, level))
-        if torch.equal(self.quantile(TAIL), self.quantile(1.0 - TAIL)):  # f is known
+        if self._known:
             return likelihood.quantile(self.mean, level)
         low, high = self._outcome_ends(likelihood, level)
         return quantile_of_numbers(
@@ -192,6 +192,8 @@ class Latent(ABC):
         """H[y] in nats of numbers y, each by itself and summed, shape (N,)."""
         if likelihood.gaussian_outcome:
             return entropy_of_mixture(*self.components(likelihood))
+        if self._known:
+            return self.conditional_entropy(likelihood).sum(-1)
         density = partial(self.log_density, likelihood)
         return entropy_of_numbers(likelihood.domain, density, *self._outcome_reach(likelihood)).sum(-1)
 
@@ -238,6 +240,11 @@ class Latent(ABC):
         least = cdf(torch.zeros_like(y)) if likelihood.domain.atom else 0.0  # the quartiles of the others
         quartiles = [self.outcome_quantile(likelihood, least + (1.0 - least) * share) for share in (0.25, 0.75)]
         return crps_of_numbers(cdf, y, *self._outcome_reach(likelihood), (quartiles[0], quartiles[1]))
+
+    @property
+    def _known(self) -> bool:
+        """Whether f is one number."""
+        return torch.equal(self.quantile(TAIL), self.quantile(1.0 - TAIL))
 
     def _outcome_reach(self, likelihood: Likelihood) -> tuple[Tensor, Tensor]:
         """Numbers between which all but 2e-13 of y is, (N, D)."""

@@ -29,12 +29,13 @@ _DOMAINS = {
     "count": Domain("numbers", low=0.0, integer=True),
     "unit_interval": Domain("numbers", low=0.0, high=1.0, closed=False),
 }
-# A search for the outcomes that have probability: nodes, how often it closes in, and how deep below the peak it goes;
-# then the nodes of sums over them, of which counts may have more, and of distribution functions.
-_SEARCH, _ZOOMS, _DEPTH, _SETTLED = 65, 14, 42.0, 0.5
+# A search for the outcomes that have probability: nodes, how often it closes in, how deep below the peak it goes, and
+# the fall beside a peak that is found; then the nodes of sums over them, of which counts may have more, and of
+# distribution functions.
+_SEARCH, _ZOOMS, _DEPTH, _SETTLED, _BESIDE = 65, 14, 42.0, 0.5, 1.0
 _GRID, _COUNTS, _PANEL, _STEP_PANEL = 513, 2049, 200, 12
-# The farthest outcomes, as logarithms, and outputs that are looked at.
-_FARTHEST, _FARTHEST_OUTPUT = 40.0, 60.0
+# The farthest outcomes, as logarithms, beside a peak in its width, and outputs that are looked at.
+_FARTHEST, _FARTHEST_BESIDE, _FARTHEST_OUTPUT = 40.0, 60.0, 60.0
 _NEWTON_STEPS = 4
 _BLOCK_NUMBERS = 2**21
 # What a sum of probabilities may miss 1 by.
@@ -53,10 +54,14 @@ def likelihood(
     """Return a likelihood of one's own, of one number a row, from its log density.
 
     It has what every likelihood has: derivatives by autograd; E(y∣f), Var(y∣f), the Fisher information and entropies by
-    sums over y (all whole numbers, or a trapezoidal rule in log y, log odds or asinh y, right to 1e-9 for smooth
-    densities); quantiles and draws by inversion; and integrals over a Gaussian f by quadrature, or over several outputs
-    by 256 quasi-Monte-Carlo points, right to about 1e-3. The GGN takes the observed Λ, or the Fisher information in
-    rows where that is negative or indefinite.
+    sums over y (all whole numbers, or a trapezoidal rule about the peak of the density of y, log y or the log odds of
+    y, in any unit: right to 1e-9 for smooth densities without heavy tails, to 1e-4 for one with a kink); quantiles and
+    draws by inversion; and integrals over a Gaussian f by quadrature, or over several outputs by 256 quasi-Monte-Carlo
+    points. The error of these grows with the standard deviations of the outputs. Where they are 0.1, 0.3 and 1, the
+    largest errors for three likelihoods of two outputs were, beside a fine quadrature: of means 0.0004, 0.0012 and
+    0.008 standard deviations of y, of variances 0.07 %, 0.3 % and 14 %, of log densities 0.0002, 0.0008 and 0.035, and
+    of the levels of quantiles 0.0002, 0.0004 and 0.006. The GGN takes the observed Λ, or the Fisher information in rows
+    where that is negative or indefinite.
 
     A Poisson likelihood, whose mean is eᶠ:
 
@@ -109,6 +114,44 @@ def _domain(domain: str | tuple[float, float]) -> Domain:
     if not -math.inf < low < high < math.inf:
         raise InputError(f"domain: expected (low, high) with finite low < high, got {domain}. Or name it: 'positive'.")
     return Domain("numbers", low=low, high=high, closed=False)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Line:
+    """Numbers u, from which outcomes y follow by b = centre + scale · sinh u: b is y, log y, or the log odds of y.
+
+    Densities of any unit and origin are alike on it, and those with heavy tails fall off exponentially. Of counts u is
+    log(1 + y).
+    """
+
+    domain: Domain
+    centre: Tensor
+    scale: Tensor
+
+    def outcome(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """y and dy/du."""
+        if self.domain.integer:
+            return torch.expm1(u), u.exp()
+        y, slope = self.of_coordinate(self.centre + self.scale * u.sinh())
+        return y, slope * self.scale * u.cosh()
+
+    def of_coordinate(self, b: Tensor) -> tuple[Tensor, Tensor]:
+        """y and dy/db."""
+        domain = self.domain
+        if domain.high < math.inf:
+            width = domain.high - domain.low
+            return domain.low + width * torch.sigmoid(b), width * torch.sigmoid(b) * torch.sigmoid(-b)
+        return (b, torch.ones_like(b)) if domain.low == -math.inf else (b.exp(), b.exp())
+
+    def place(self, y: Tensor) -> Tensor:
+        """u of y."""
+        domain = self.domain
+        if domain.high < math.inf:
+            b = torch.logit((y - domain.low) / (domain.high - domain.low))
+        else:
+            b = y if domain.low == -math.inf else y.clamp_min(0.0).log()
+        return ((b - self.centre) / self.scale).asinh()
 
 
 class OfOneNumber(Likelihood):
@@ -190,7 +233,9 @@ class OfOneNumber(Likelihood):
 
         def moments(f: Tensor) -> Tensor:
             y, p = self._outcomes(f)
-            mean = (p * y).sum(0)
+            # From a probable outcome on: far from 0 the last digits of Σ p would be digits of the mean
+            near = y.take_along_dim(p.argmax(0, keepdim=True), 0)
+            mean = near[0] + (p * (y - near)).sum(0)
             return torch.cat([mean, (p * (y - mean).square()).sum(0)], -1)
 
         mean, variance = self._in_blocks(moments, f, 2).split(1, -1)
@@ -201,7 +246,7 @@ class OfOneNumber(Likelihood):
 
         def entropy(f: Tensor) -> Tensor:
             y, p = self._outcomes(f)
-            return -(p * self.log_density(f, y)).sum(0)
+            return -torch.where(p > 0.0, p * self.log_density(f, y), 0.0).sum(0)
 
         return self._in_blocks(entropy, f, 1)
 
@@ -237,86 +282,96 @@ class OfOneNumber(Likelihood):
 
     def _outcomes(self, f: Tensor) -> tuple[Tensor, Tensor]:
         """Outcomes y (S, ..., N, 1) and their probabilities given f, of the same shape."""
-        y, weights = self._nodes(*self._ends(f))
-        return y, weights * self.log_density(f, y).exp()
+        y, weights = self._nodes(*self._line(f))
+        return y, self._mass(f, y, weights)
 
-    def _nodes(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-        """Outcomes between two ends on the line, and the weights of a sum over them."""
+    def _mass(self, f: Tensor, y: Tensor, width: Tensor) -> Tensor:
+        """p(y∣f) times a width, where either may be beyond float64."""
+        return (_known(self.log_density(f, y)) + width.log()).exp()
+
+    def _nodes(self, line: _Line, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """Outcomes between two ends on a line, and the weights of a sum over them."""
         if self.domain.integer:
             low, high = low.expm1().round().floor(), high.expm1().ceil()
             size = min(_COUNTS, int((high - low).max()) + 1 if low.numel() else 1)
             step = ((high - low) / max(1, size - 1)).clamp_min(1.0)
             places = torch.arange(size, dtype=low.dtype, device=low.device).reshape(-1, *[1] * low.ndim)
             return low + step * places, step.expand(size, *low.shape)
-        t = low + (high - low) * _unit(_GRID, low)
-        y, unit = self._from_line(t)
+        y, unit = line.outcome(low + (high - low) * _unit(_GRID, low))
         return y, unit * (high - low) / (_GRID - 1)
 
-    def _ends(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        """Where all but exp(−42) of the probability is, on the line that `_from_line` takes to y, each (..., N, 1)."""
-        low = torch.full_like(f[..., :1], 0.0 if self.domain.integer else -_FARTHEST)
-        high = torch.full_like(low, _FARTHEST)
-        with torch.no_grad():
-            for _ in range(_ZOOMS):
-                t = low + (high - low) * _unit(_SEARCH, f)
-                y, unit = self._from_line(t)
-                values = _known(self.log_density(f, y) + unit.log())
-                kept = (values > values.amax(0, keepdim=True) - _DEPTH).to(torch.int8)
-                first, last = kept.argmax(0, keepdim=True), _SEARCH - 1 - kept.flip(0).argmax(0, keepdim=True)
-                start, stop = (first - 1).clamp_min(0), (last + 1).clamp(max=_SEARCH - 1)
-                low, high = (t.take_along_dim(end, 0)[0] for end in (start, stop))
-                if (stop - start >= _SETTLED * _SEARCH).all():
-                    break
-        return low, high
+    @torch.no_grad()
+    def _peak(self, f: Tensor) -> _Line:
+        """The line about the most probable outcome in its own coordinate, with the width that the density has there."""
+        line = _Line(self.domain, torch.zeros_like(f[..., :1]), torch.ones_like(f[..., :1]))
+        if self.domain.integer:
+            return line
+        low, high = line.centre - _FARTHEST, line.centre + _FARTHEST
+        for _ in range(_ZOOMS):
+            t = low + (high - low) * _unit(_SEARCH, f)
+            # Numbers of any size are looked at in proportion to it
+            b = t.sinh() if self.domain.low == -math.inf else t
+            y, unit = line.of_coordinate(b)
+            values = _known(self.log_density(f, y) + unit.log())
+            best = values.argmax(0, keepdim=True)
+            beside = [(best + side).clamp(0, _SEARCH - 1) for side in (-1, 1)]
+            low, high = (t.take_along_dim(each, 0)[0] for each in beside)
+            top = values.take_along_dim(best, 0)[0]
+            line = _Line(self.domain, b.take_along_dim(best, 0)[0], (-top).exp() / math.sqrt(2.0 * math.pi))
+            if all((values.take_along_dim(each, 0)[0] > top - _BESIDE).all() for each in beside):
+                break
+        return line
 
-    def _from_line(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """y and dy/dt for a number t: log y or log(1 + y), the log odds, or asinh y."""
-        domain = self.domain
-        if domain.high < math.inf:
-            width = domain.high - domain.low
-            return domain.low + width * torch.sigmoid(t), width * torch.sigmoid(t) * torch.sigmoid(-t)
-        if domain.low == -math.inf:
-            return torch.sinh(t), torch.cosh(t)
-        return (torch.expm1(t), t.exp()) if domain.integer else (t.exp(), t.exp())
-
-    def _onto_line(self, y: Tensor) -> Tensor:
-        domain = self.domain
-        if domain.high < math.inf:
-            return torch.logit((y - domain.low) / (domain.high - domain.low))
-        return torch.asinh(y) if domain.low == -math.inf else y.clamp_min(0.0).log()
+    @torch.no_grad()
+    def _line(self, f: Tensor) -> tuple[_Line, Tensor, Tensor]:
+        """The line, and the ends on it between which all but exp(−42) of the probability is, each (..., N, 1)."""
+        line, integer = self._peak(f), self.domain.integer
+        low = torch.full_like(line.centre, 0.0 if integer else -_FARTHEST_BESIDE)
+        high = torch.full_like(low, _FARTHEST if integer else _FARTHEST_BESIDE)
+        for _ in range(_ZOOMS):
+            t = low + (high - low) * _unit(_SEARCH, f)
+            y, unit = line.outcome(t)
+            values = _known(self.log_density(f, y) + unit.log())
+            kept = (values > values.amax(0, keepdim=True) - _DEPTH).to(torch.int8)
+            first, last = kept.argmax(0, keepdim=True), _SEARCH - 1 - kept.flip(0).argmax(0, keepdim=True)
+            start, stop = (first - 1).clamp_min(0), (last + 1).clamp(max=_SEARCH - 1)
+            low, high = (t.take_along_dim(end, 0)[0] for end in (start, stop))
+            if (stop - start >= _SETTLED * _SEARCH).all():
+                break
+        return line, low, high
 
     def _below(self, f: Tensor, y: Tensor) -> Tensor:
+        line, low, high = self._line(f)
         if self.domain.integer:
-            nodes, step = self._nodes(*self._ends(f))
-            p = step * self.log_density(f, nodes).exp()
+            nodes, step = self._nodes(line, low, high)
+            p = self._mass(f, nodes, step)
             return (p * ((y.floor() + 0.5 - nodes) / step + 0.5).clamp(0.0, 1.0)).sum(0).clamp(max=1.0)
-        low, high = self._ends(f)
-        return self._integral(f, low, torch.minimum(torch.maximum(self._onto_line(y), low), high))
+        return self._integral(f, line, low, torch.minimum(torch.maximum(line.place(y), low), high))
 
-    def _integral(self, f: Tensor, low: Tensor, end: Tensor, size: int = _PANEL) -> Tensor:
-        """∫ p dy from low to end, on the line."""
+    def _integral(self, f: Tensor, line: _Line, low: Tensor, end: Tensor, size: int = _PANEL) -> Tensor:
+        """∫ p dy from low to end, on a line."""
         nodes, weights = (each.to(f).reshape(-1, *[1] * f.ndim) for each in gauss_legendre(size))
-        y, unit = self._from_line(low + (end - low) * nodes)
-        return ((weights * unit * self.log_density(f, y).exp()).sum(0) * (end - low)).clamp(max=1.0)
+        y, unit = line.outcome(low + (end - low) * nodes)
+        return ((weights * self._mass(f, y, unit)).sum(0) * (end - low)).clamp(max=1.0)
 
     def _inverse(self, f: Tensor, level: Tensor) -> Tensor:
-        low, high = self._ends(f)
-        nodes, weights = self._nodes(low, high)
-        p = weights * self.log_density(f, nodes).exp()
+        line, low, high = self._line(f)
+        nodes, weights = self._nodes(line, low, high)
+        p = self._mass(f, nodes, weights)
         reached = (p.cumsum(0) < level).sum(0, keepdim=True).clamp(max=len(nodes) - 1)
         if self.domain.integer:
             return nodes.take_along_dim(reached, 0)[0].floor()
         # Newton's steps within two cells of the grid: only the first integral is over more than that
         cell = (high - low) / (_GRID - 1)
         start = t = low + cell * reached[0]
-        below = self._integral(f, low, t)
+        below = self._integral(f, line, low, t)
         for _ in range(_NEWTON_STEPS):
-            y, unit = self._from_line(t)
-            density = (unit * self.log_density(f, y).exp()).clamp_min(1e-300)
+            y, unit = line.outcome(t)
+            density = self._mass(f, y, unit).clamp_min(1e-300)
             ahead = (t - (below - level) / density).clamp(start - 2.0 * cell, start + 2.0 * cell).clamp(low, high)
-            below = below + self._integral(f, t, ahead, _STEP_PANEL)
+            below = below + self._integral(f, line, t, ahead, _STEP_PANEL)
             t = ahead
-        return self._from_line(t)[0]
+        return line.outcome(t)[0]
 
 
 @unstorable(
@@ -351,7 +406,7 @@ class OwnLikelihood(OfOneNumber, Elementwise):
     def fisher(self, f: Tensor) -> Tensor:
         """The Fisher information of f, Σ p (∂ log p/∂f)² over y."""
         y, p = self._outcomes(f)
-        return (p * self.slope(f, y).square()).sum(0)
+        return torch.where(p > 0.0, p * self.slope(f, y).square(), 0.0).sum(0)
 
     def distribution(self, f: np.ndarray) -> NoReturn:
         """Refused: scipy does not know it.
@@ -400,7 +455,7 @@ class OwnOfSeveral(OfOneNumber):
     def expected(self, f: Tensor) -> DenseLambdas:
         """The variance of the score, Σ p ∇log p ∇log pᵀ over y."""
         y, p = self._outcomes(f)
-        slope = self.gradient(f, y)
+        slope = torch.where(p > 0.0, self.gradient(f, y), 0.0)
         return DenseLambdas(torch.einsum("s...c,s...d->...cd", p * slope, slope))
 
     def ggn(self, f: Tensor, y: Tensor) -> DenseLambdas:
@@ -463,8 +518,8 @@ def _rows(f: Tensor) -> int:
 
 
 def _known(log_density: Tensor) -> Tensor:
-    """A log density on a search's grid: −∞ where the caller's function has no value, as ∞ − ∞ far out has none."""
-    return torch.where(log_density.isnan(), -math.inf, log_density)
+    """A log density on a grid: −∞ where the caller's function has no number, as ∞ − ∞ far out, or ∞ at a bound."""
+    return torch.where(log_density.isnan() | (log_density == math.inf), -math.inf, log_density)
 
 
 def _unit(size: int, like: Tensor) -> Any:

@@ -224,7 +224,7 @@ def _drift(likelihood: Likelihood, mean: Tensor, root: Tensor, y: Tensor) -> Ten
         step = torch.linalg.solve(root.mT @ likelihood.ggn(f, y).dense() @ root + identity, slope)
         before = objective(u)
         for _ in range(_HALVINGS):
-            worse = objective(u + step) < before
+            worse = ~(objective(u + step) >= before)  # also where an own density overflows
             if not worse.any():
                 break
             step = torch.where(worse[:, None], 0.5 * step, step)
