@@ -75,6 +75,25 @@ def test_no_more_zeros_than_a_poisson_is_a_poisson() -> None:
     assert likelihood.quantile(f, 0.3).tolist()[0] == [0.0]
 
 
+@pytest.mark.parametrize("f", [-3.0, 0.0, math.log(100.0), 12.0, 40.0, 400.0])
+def test_zeros_beyond_a_poissons_are_in_quantiles_draws_and_scores(f: float) -> None:
+    at, likelihood = torch.full((20_000, 1), f, dtype=torch.float64), ZeroInflatedPoisson(0.4)
+    for level in (0.1, 0.39, 0.4):
+        assert likelihood.quantile(at[:1], level).tolist() == [[0.0]]
+    beyond = likelihood.quantile(at[:1], 0.7)
+    torch.testing.assert_close(beyond, Poisson().quantile(at[:1], 0.5))
+    draws = likelihood.sample(at, torch.Generator().manual_seed(0))
+    none = 0.4 + 0.6 * math.exp(-math.exp(min(f, 20.0)))
+    assert float((draws == 0).double().mean()) == pytest.approx(none, abs=0.02)
+    mean, variance = (each.item() for each in likelihood.conditional(at[:1]))
+    assert float(draws.mean()) == pytest.approx(mean, abs=5.0 * math.sqrt(variance / len(at)))
+    y = torch.tensor([[0.0], [2.0], [math.exp(f)]], dtype=torch.float64).round()
+    q = GaussianLatent(at[:3], torch.zeros_like(at[:3]), "quadrature")
+    spread = (draws - draws.flip(0)).abs().mean()
+    crps = [float((draws - each).abs().mean() - 0.5 * spread) for each in y]
+    torch.testing.assert_close(q.crps(likelihood, y).flatten().tolist(), crps, rtol=0.05, atol=0.02)
+
+
 def test_entropies_are_integrals_over_the_outcome() -> None:
     f, likelihood = column(-1.0, 0.7), Beta(6.0)
     ends = [likelihood.quantile(f, level) for level in (1e-15, 1 - 1e-13)]

@@ -238,6 +238,21 @@ class ZeroInflatedPoisson(Elementwise):
         pi = self.value("zero_probability", torch.zeros((), dtype=torch.float64)).detach().numpy()
         return _Inflated(stats.poisson(np.exp(f)), pi)
 
+    def quantile(self, f: Tensor, level: float | Tensor) -> Tensor:
+        """0 for a level up to π, and beyond it the Poisson's quantile at (level − π)/(1 − π)."""
+        levels = torch.as_tensor(level, dtype=torch.float64, device=f.device)
+        pi = self.value("zero_probability", levels)
+        counted = Poisson().quantile(f, ((levels - pi) / (1.0 - pi)).clamp_min(2.0**-54).expand_as(f))
+        return torch.where(levels <= pi, 0.0, counted)
+
+    def entropy(self, f: Tensor) -> Tensor:
+        """From that of the Poisson: −p₀ log p₀ − (1 − π)(1 − e⁻ᵘ) log(1 − π) + (1 − π)(H − μ e⁻ᵘ), u = μ, p₀ = P(0)."""
+        pi, mean = self.value("zero_probability", f), f.exp()
+        none = (-mean).exp()
+        log_zero = pi.log() + softplus(self._log_odds(f))
+        counted = (1.0 - pi) * (Poisson().entropy(f) - (f - mean).exp() - (1.0 - none) * torch.log1p(-pi))
+        return counted - log_zero.exp() * log_zero
+
     def place(self, y: Tensor) -> Tensor:
         return y.clamp_min(0.5).log()
 
@@ -247,7 +262,7 @@ class ZeroInflatedPoisson(Elementwise):
         return (y.mean(0).clamp_min(0.5 / len(y)) / (1.0 - pi)).log()
 
     def _log_odds(self, f: Tensor) -> Tensor:
-        """That a 0 is the Poisson's."""
+        """The log odds that a 0 comes from the Poisson part."""
         pi = self.value("zero_probability", f)
         return torch.log1p(-pi) - pi.log() - f.exp()
 
@@ -270,8 +285,6 @@ class _Inflated:
     def cdf(self, y: np.ndarray) -> np.ndarray:
         return np.where(y >= 0, self.pi + (1.0 - self.pi) * self.counts.cdf(y), 0.0)
 
-    def ppf(self, level: np.ndarray) -> np.ndarray:
-        return self.counts.ppf(np.clip((level - self.pi) / (1.0 - self.pi), 2.0**-54, None))
 
 
 def _probability(name: str, value: Any) -> Tensor:

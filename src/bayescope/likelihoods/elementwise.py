@@ -164,17 +164,19 @@ class Elementwise(Likelihood):
 
     def quantile(self, f: Tensor, level: float | Tensor) -> Tensor:
         """The y_d with P(y_d' ≤ y_d∣f_d) ≥ level, the smallest one; the level may be one for each number."""
-        at = f.detach().to("cpu", torch.float64).numpy()
-        levels = level.cpu().numpy() if isinstance(level, Tensor) else level
-        found = torch.from_numpy(np.asarray(self.distribution(at).ppf(levels), dtype=np.float64)).to(f.device)
-        found = found.clamp(self.domain.low, self.domain.high)  # scipy's quantile of a certain 0 may be −1
+        at, levels = f.detach().double(), torch.as_tensor(level, dtype=torch.float64)
         if not self.domain.integer:
-            return found
-        # Counts beyond 2⁵³ have none in scipy; they are nearly numbers
-        mean, variance = self.conditional(f.to(found))
-        score = torch.special.ndtri(torch.as_tensor(level, dtype=torch.float64, device=f.device))
-        huge = (mean + score * variance.sqrt()).clamp_min(0.0)
-        return torch.where(found.isnan() | (mean > _MOST_COUNT), huge, found)
+            return self._inverted(at, levels)
+        # scipy has no quantiles of counts beyond 2⁵³; such counts are nearly continuous
+        mean, variance = self.conditional(at)
+        huge = mean > _MOST_COUNT
+        found = self._inverted(torch.where(huge, 0.0, at), levels)
+        score = torch.special.ndtri(levels.to(f.device))
+        return torch.where(found.isnan() | huge, (mean + score * variance.sqrt()).clamp_min(0.0), found)
+
+    def _inverted(self, f: Tensor, level: Tensor) -> Tensor:
+        found = np.asarray(self.distribution(f.cpu().numpy()).ppf(level.cpu().numpy()), dtype=np.float64)
+        return torch.from_numpy(found).to(f.device).clamp(self.domain.low, self.domain.high)  # of a certain 0 it is −1
 
     def entropy(self, f: Tensor) -> Tensor:
         """H[y_d∣f_d] in nats, by quadrature over y; overridden by closed forms."""
