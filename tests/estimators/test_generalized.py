@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy.optimize import minimize
 from scipy.special import gammaln
 
@@ -276,3 +278,28 @@ def test_the_degrees_of_freedom_of_light_tails_end_at_a_million():
     assert 100.0 < model.hyperparameters_["degrees_of_freedom"] <= 1e6
     assert model.log_evidence_ == pytest.approx(gaussian.log_evidence_, abs=0.01)
     np.testing.assert_allclose(model.predict(X), gaussian.predict(X), atol=1e-3)
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_laplace_is_exact_for_gaussian_noise_and_taken_without_a_warning(columns: int) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((25, 6))
+    y = X[:, :columns] + rng.standard_normal((25, columns))
+    for posterior in ("laplace", "auto"):
+        model = BayesianGeneralizedLinearModel(posterior=posterior).fit(X, y)
+        assert model.posterior_.record.method == "laplace"
+
+
+def test_what_laplace_adds_to_the_loss_of_several_counts_is_that_of_its_predictions() -> None:
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((25, 4))
+    y = rng.poisson(np.exp(X[:, :2]))
+    options = {"likelihood": "poisson", "posterior": "laplace", "prior_precision": 0.01}
+    with pytest.warns(BayescopeWarning, match="adds") as caught:
+        model = BayesianGeneralizedLinearModel(**options).fit(X, y)
+    predicted = model.predict_distribution(X)
+    at_mode = bs.Poisson().log_prob(torch.from_numpy(predicted.latent_mean), torch.from_numpy(y.astype(float))).numpy()
+    (message,) = [str(each.message) for each in caught]
+    said = re.search(r"adds (\S+) nats", message)
+    assert said is not None
+    assert float(said[1]) == pytest.approx((at_mode - predicted.log_prob(y)).mean(), rel=0.05)

@@ -286,7 +286,6 @@ class _Inflated:
         return np.where(y >= 0, self.pi + (1.0 - self.pi) * self.counts.cdf(y), 0.0)
 
 
-
 def _probability(name: str, value: Any) -> Tensor:
     """Numbers strictly between 0 and 1.
 

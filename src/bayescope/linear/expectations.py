@@ -90,13 +90,13 @@ def expected_log_likelihood(
 def log_expected_likelihood(
     likelihood: Likelihood, mean: Tensor, cov: Tensor, y: Tensor, *, nodes: int = 512
 ) -> Tensor:
-    """log E[p(y∣f)] of the labels y of N rows f ~ N(mean, cov), shape (N,).
+    """log E[p(y∣f)] of the outcomes y of N rows f ~ N(mean, cov), shape (N,).
 
-    One output: a one-dimensional quadrature. Classes: the fixed points of `expected_log_likelihood`.
+    Classes: the fixed points of `expected_log_likelihood`. Others: the likelihood's own integral.
     """
     outputs = mean.shape[-1]
-    if outputs == 1:
-        return likelihood.predictive_log_prob(mean, cov, y, likelihood.integral(None, 1))
+    if likelihood.domain.kind != "classes":
+        return likelihood.predictive_log_prob(mean, cov, y, likelihood.integral(None, outputs))
     z = _matched_nodes(outputs - 1, nodes)
     steps, _ = _roots(cov)
     rows = max(1, BLOCK_ENTRIES // (z.shape[0] * outputs))
