@@ -125,8 +125,16 @@ def test_priors_that_laplace_learns_are_refused(options: dict[str, Any], got: st
         fitted(X, y, **options)
 
 
-@pytest.mark.parametrize("offset", [None, np.ones(30)])
-def test_censored_rows_are_refused(offset: Any):
-    X, y = table(30)
-    with pytest.raises(UnsupportedError, match="y: expected numbers that are neither censored nor truncated"):
-        fitted(X, bs.Censored(y, y < 1.0), offset=offset)
+@pytest.mark.parametrize("offset", [None, np.linspace(-1.0, 1.0, 100)])
+def test_censored_rows_are_learnt_from_by_the_bound(offset: Any):
+    X, y = table(100)
+    y = y if offset is None else y + offset
+    end = np.full(100, 1.5)
+    model = fitted(X, bs.Censored(np.minimum(y, end), y < end), offset=offset)
+    assert model.posterior_.record.method == "variational"
+    assert model.hyperparameters_["scale"] == pytest.approx(0.6, rel=0.3)
+    whole = fitted(X, y, offset=offset).coefficients()
+    found = model.coefficients().set_index("name").loc[whole["name"]]
+    assert (np.abs(found["mean"].to_numpy() - whole["mean"]) < 2.0 * whole["sd"]).all()
+    other = fitted(X, bs.Censored(1e3 * np.minimum(y, end), y < end), offset=None if offset is None else 1e3 * offset)
+    np.testing.assert_allclose(other.coef_, 1e3 * model.coef_, rtol=1e-5, atol=1e-3)

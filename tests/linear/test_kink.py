@@ -41,11 +41,11 @@ def density(
     return LinearDensity.of(model, LaplaceNoise(scale), weight_prior(model, precision, None), X, y, weights)
 
 
-def moments(some: LinearDensity) -> tuple[Tensor, Tensor, Tensor]:
+def moments(some: LinearDensity, size: int = 801) -> tuple[Tensor, Tensor, Tensor]:
     """The posterior's mean and sds, and the log evidence, by a sum over a plane."""
     near = variational(some)
     sd = near.covariance.diagonal().sqrt()
-    steps = torch.linspace(-9.0, 9.0, 801, dtype=torch.float64)
+    steps = torch.linspace(-9.0, 9.0, size, dtype=torch.float64)
     theta = near.mean + sd * torch.cartesian_prod(steps, steps)
     log_joint = torch.cat([some.log_prob(part) for part in theta.split(20_000)])
     weights = torch.softmax(log_joint, 0)
@@ -144,6 +144,22 @@ def test_an_offset_moves_the_outcome() -> None:
         one, other = infer(some), infer(moved)
         torch.testing.assert_close(one.mean, other.mean, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(one.covariance, other.covariance, rtol=1e-4, atol=1e-8)
+
+
+def test_censored_rows_have_the_bound_and_draws_and_no_sites() -> None:
+    some = density()
+    time, inf = some.targets, torch.full((ROWS, 1), torch.inf, dtype=torch.float64)
+    y = torch.cat([time, torch.where(time > 0.2, inf, time), -inf, inf], 1)
+    censored = LinearDensity.of(some.model, some.likelihood, some.prior, some.features, y)
+    mean, sd, log_evidence = moments(censored, 201)
+    bound = variational(censored)
+    assert ((bound.mean - mean).abs() < 0.15 * sd).all()
+    assert ((bound.covariance.diagonal().sqrt() / sd - 1.0).abs() < 0.15).all()
+    assert float(log_evidence) - 0.2 < float(bound.elbo) < float(log_evidence)
+    draws = metropolis(censored, draws=2000, generator=0)
+    assert ((draws.mean - mean).abs() / sd * draws.effective_draws.sqrt()).max() < 4.5
+    with pytest.raises(UnsupportedError, match="without censored rows, got laplace_noise"):
+        expectation_propagation(censored)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 0.03, 30.0, 3e3])

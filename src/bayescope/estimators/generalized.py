@@ -74,8 +74,8 @@ class BayesianGeneralizedLinearModel(OutcomeRegressor, ChosenPosterior):
             diagonal), "ep" (expectation propagation), "nuts" or "metropolis" (draws); "auto" takes "laplace", and a
             better one where averaging over Laplace's adds more than 0.007 nats a row to the mode's log loss on the
             training rows. The hyperparameters are those of Laplace's evidence. "laplace_noise", whose log density has a
-            kink, takes neither "map" nor "laplace": "auto" is then "ep", or "variational" for several outcomes and
-            large tables, and each learns the scale by its own evidence or bound.
+            kink, takes neither "map" nor "laplace": "auto" is then "ep", or "variational" for several outcomes,
+            censored rows and large tables, and each learns the scale by its own evidence or bound.
         prior_precision: of the weights: a positive number, one for each feature (of the model's inputs, after
             ``features``), a `Prior` with either and mean 0, "evidence": learnt by maximising the log evidence, or
             "ard": one that is learnt for each feature of the table. "horseshoe" and "laplace", or a `Horseshoe` or

@@ -22,7 +22,7 @@ from bayescope.errors import (
     UnsupportedError,
 )
 from bayescope.estimators.priors import USELESS
-from bayescope.likelihoods import Likelihood, WithOffset
+from bayescope.likelihoods import Likelihood
 from bayescope.linear.density import Again, LinearDensity, OutputCovariance
 from bayescope.linear.evidence import (
     InterceptPrecision,
@@ -37,7 +37,7 @@ from bayescope.linear.mode import LinearMode, find_mode, laplace_at, map_at
 from bayescope.linear.row_space import require_room
 from bayescope.linear.sampling import metropolis, nuts
 from bayescope.linear.scales import unit_of_outputs, weight_squares
-from bayescope.linear.sites import expectation_propagation
+from bayescope.linear.sites import expectation_propagation, has_sites
 from bayescope.linear.sparse_sampling import SparseDraws, sparse_nuts
 from bayescope.linear.table import Batch
 from bayescope.linear.tuning import search_range
@@ -325,10 +325,10 @@ CHOICES: dict[PosteriorName, Callable[[Task], Fitted]] = {"auto": _auto, **POSTE
 
 
 def _auto_of_kink(task: Task) -> Fitted:
-    """Expectation propagation for one output and at most `MOST_PROPAGATED` in memory, else variational inference."""
+    """Expectation propagation where it is for these rows, at most `MOST_PROPAGATED`, else variational inference."""
     density, why = task.density, "log p has a kink, so that Laplace's approximation does not exist"
     few = density.table.in_memory and density.table.count * density.dim <= MOST_PROPAGATED
-    if density.model.outputs == 1 and few:
+    if few and has_sites(density):
         with suppress(ConvergenceError, NotPositiveDefiniteError):
             return _chosen(POSTERIORS["ep"](task), "ep", why)
     return _chosen(POSTERIORS["variational"](task), "variational", why)
@@ -453,16 +453,12 @@ def refuse_kink(density: LinearDensity, asked: object, given: Tensor | None, *, 
         grouped: whether there are random effects.
 
     Raises:
-        UnsupportedError: for censored rows, and for precisions that Laplace's evidence would learn.
+        UnsupportedError: for precisions that Laplace's evidence would learn.
     """
     likelihood, outputs = density.likelihood, density.model.outputs
     if not likelihood.kinked:
         return
     name, advice = f"{likelihood.name!r}, whose log density has a kink", "Use 'student_t', which is as sturdy."
-    if density.some_targets.shape[1] > outputs + isinstance(likelihood, WithOffset):
-        raise UnsupportedError(
-            f"y: expected numbers that are neither censored nor truncated for {name}, got intervals. {advice}"
-        )
     if grouped:
         raise UnsupportedError(f"groups: expected None for {name}, got columns with random effects. {advice}")
     if given is None and asked != "evidence":

@@ -113,10 +113,11 @@ def expectation_propagation(
         ConvergenceError: if the tolerance is not reached.
     """
     model, likelihood = density.model, density.likelihood
-    if model.outputs != 1 or not likelihood.log_concave:
+    if not has_sites(density):
         raise UnsupportedError(
             f"posterior: expectation propagation expects two classes, or another log-concave likelihood with one "
-            f"output, got {likelihood.name} with {model.outputs} output(s). Others have posterior='variational'."
+            f"output and, if its density has a kink, without censored rows, got {likelihood.name} with {model.outputs} "
+            "output(s). Others have posterior='variational'."
         )
     if density.weights is not None:
         checks.positive("weights", density.weights)
@@ -148,6 +149,15 @@ def expectation_propagation(
     record = Record("ep", evidence=fit.log_evidence, notes=notes, trace=trace)
     infer = partial(expectation_propagation, damping=damping, tolerance=tolerance, max_sweeps=max_sweeps)
     return GaussianPosterior(fit.mean, fit.precision, record, model, likelihood, infer=Again(infer, model, likelihood))
+
+
+def has_sites(density: LinearDensity) -> bool:
+    """Whether expectation propagation is for the likelihood and the rows, which are in memory."""
+    likelihood = density.likelihood
+    if density.model.outputs != 1 or not likelihood.log_concave:
+        return False
+    # Beside a kink, censored rows have no formula, and truncated ones are not log-concave.
+    return not likelihood.kinked or density.targets.shape[1] == 1 + isinstance(likelihood, WithOffset)
 
 
 def fixed_point(
