@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import bayescope as bs
-from bayescope.errors import InputError
+from bayescope.errors import InputError, UnsupportedError
 from bayescope.estimators import BayesianGeneralizedLinearModel
 
 # Laws hold for Laplace's answer also where "auto" would not take it.
@@ -159,3 +159,10 @@ def test_features_that_tell_nothing_of_one_column_keep_their_weights_for_another
     p = model.predict_distribution(X)
     np.testing.assert_allclose(p.mean[:, 1], truth.mean[:, 0], atol=0.1)
     np.testing.assert_allclose(p.sd[:, 1], truth.sd[:, 0], rtol=0.1)
+
+
+def test_a_sparse_prior_of_several_outcomes_is_refused() -> None:
+    with pytest.raises(
+        UnsupportedError, match=r"for 2 outcomes, which have units.*got 'horseshoe'.*Fit a model to each"
+    ):
+        fitted("gaussian", NUMBERS, prior_precision="horseshoe", posterior="auto")

@@ -79,11 +79,11 @@ class BayesianGeneralizedLinearModel(OutcomeRegressor, ChosenPosterior):
         prior_precision: of the weights: a positive number, one for each feature (of the model's inputs, after
             ``features``), a `Prior` with either and mean 0, "evidence": learnt by maximising the log evidence, or
             "ard": one that is learnt for each feature of the table. "horseshoe" and "laplace", or a `Horseshoe` or
-            `LaplacePrior`, are sparse priors, as in `BayesianLogisticRegression`. Numbers have units: those of the
-            model's inputs, which are standardised by default. What is learnt is learnt for each outcome; of several
-            outcomes it is Laplace's evidence that is maximised, whatever the posterior. With 0 the prior of all weights
-            and of b is flat: the mode and the hyperparameters are the maximum of the likelihood, and the covariance is
-            the inverse of the observed information.
+            `LaplacePrior`, are sparse priors of one outcome, as in `BayesianLogisticRegression`. Numbers have units:
+            those of the model's inputs, which are standardised by default. What is learnt is learnt for each outcome;
+            of several outcomes it is Laplace's evidence that is maximised, whatever the posterior. With 0 the prior of
+            all weights and of b is flat: the mode and the hyperparameters are the maximum of the likelihood, and the
+            covariance is the inverse of the observed information.
         groups: columns, by name or position, whose levels have random effects, as in `BayesianLogisticRegression`.
         intercept_prior_precision: a positive number for b ~ N(0, 1/intercept_prior_precision), where b is f at inputs
             0; ``None`` for the default.
@@ -160,6 +160,12 @@ class BayesianGeneralizedLinearModel(OutcomeRegressor, ChosenPosterior):
         cutpoints = "cutpoints" in likelihood.learnable
         bias = checks.flag("fit_intercept", self.fit_intercept) and not cutpoints
         model = LinearModel(len(self._inputs.names), outputs, bias)
+        if outputs > 1 and self._sparse is not None:
+            raise UnsupportedError(
+                f"prior_precision: expected 'evidence', 'ard' or numbers for {outputs} outcomes, which have units of "
+                f"their own, got {self.prior_precision!r}, whose scales are for all weights of a feature together. Fit "
+                "a model to each column of y."
+            )
         weights, intercepts, learnt = self._infer(
             data, model, likelihood, notes, self._intercept(likelihood, data, outputs)
         )
