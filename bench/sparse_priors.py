@@ -1,9 +1,11 @@
 """Sparse priors of linear models beside one precision for all weights and relevance (ARD).
 
 Simulated: 100 rows of 100 independent columns, of which five matter (weights 2, −1.5, 1, .7, −.5; noise of sd 1), ten
-times; NUTS on the first. Real tables: three splits each, up to 400 training rows of at most 70 %; "degree 2" has all
-squares and products of two columns; nan: a fit failed. NLL is in nats a test row. Few splits: read differences in the
-second digit.
+times; NUTS on the first. More columns than rows: 60 rows of 200 such columns, five times each for noise of three sds;
+the lasso is scikit-learn's, with its penalty by cross-validation. Shares: sds of weights by variational inference over
+those by NUTS, of all rows of three real tables under the horseshoe. Real tables: three splits each, up to 400 training
+rows of at most 70 %; "degree 2" has all squares and products of two columns; nan: a fit failed. NLL is in nats a test
+row. Few splits: read differences in the second digit.
 
     python -m bench.sparse_priors [--quick]
 """
@@ -20,6 +22,7 @@ import numpy as np
 import pandas as pd
 import torch
 from sklearn.datasets import load_breast_cancer
+from sklearn.linear_model import LassoCV
 
 import bayescope as bs
 from bench import record
@@ -28,6 +31,7 @@ FOLDER = Path(os.environ.get("BAYESCOPE_REFERENCE_DATA", Path(__file__).resolve(
 PRIORS = ("evidence", "ard", "horseshoe", "laplace")
 WEIGHTS = np.array([2.0, -1.5, 1.0, 0.7, -0.5])
 ROWS, COLUMNS, TEST_ROWS = 100, 100, 1_000
+WIDE, SDS = (60, 200), (0.5, 1.0, 2.0)
 TRAINING_ROWS, SHARE = 400, 0.7
 
 
@@ -108,6 +112,38 @@ def simulated(prior: str, seed: int, *, nuts: bool = False) -> dict[str, float]:
     }
 
 
+def wide(prior: str, sd: float, seed: int) -> dict[str, float]:
+    """One fit to a simulated table of more columns than rows, whose five columns are anywhere."""
+    source = np.random.default_rng(seed)
+    rows, columns = WIDE
+    X, X_test = source.standard_normal((rows, columns)), source.standard_normal((TEST_ROWS, columns))
+    truth = source.permutation(np.pad(WEIGHTS, (0, columns - len(WEIGHTS))))
+    y, y_test = (each @ truth + sd * source.standard_normal(len(each)) for each in (X, X_test))
+    if prior == "lasso":
+        lasso = LassoCV(random_state=0).fit(X, y)
+        found, error = lasso.coef_, y_test - lasso.predict(X_test)
+        free = max(1, rows - 1 - np.count_nonzero(found))
+        noise = float(np.square(y - lasso.predict(X)).sum() / free)
+        nll = float(0.5 * (np.square(error).mean() / noise + np.log(2.0 * np.pi * noise)))
+    else:
+        model: Any = bs.BayesianLinearRegression(prior_precision=prior, standardize=False).fit(X, y)
+        found, noise = model.coef_, model.noise_variance_
+        nll = -float(torch.as_tensor(model.predict_distribution(X_test).log_prob(y_test)).mean())
+    return {"error of w": float(np.linalg.norm(found - truth)), "NLL": nll, "noise sd / truth": noise**0.5 / sd}
+
+
+def shares_of_nuts(table: Table, draws: int) -> dict[str, float]:
+    """The sds of the weights by variational inference as a share of those by NUTS: the least and the largest."""
+    kind = bs.BayesianLogisticRegression if table.labels else bs.BayesianLinearRegression
+    chains = {"draws": draws, "tune": draws, "chains": 4, "random_state": 0}
+    near, drawn = (
+        kind(prior_precision="horseshoe", **options).fit(table.X, table.y).coefficients()["sd"][:-1]
+        for options in ({}, {"posterior": "nuts", **chains})
+    )
+    share = near / drawn
+    return {"least": float(share.min()), "median": float(share.median()), "largest": float(share.max())}
+
+
 def mean_of(rows: list[dict[str, float]]) -> dict[str, float]:
     """The mean of each number."""
     return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
@@ -128,16 +164,26 @@ def main() -> None:
     for table in list(tables())[: 2 if options.quick else None]:
         found = {prior: mean_of([on_split(table, prior, seed) for seed in range(splits)]) for prior in PRIORS}
         real.append({"table": table.name, "rows": len(table.X), **found})
+    wide_tables = [
+        {"noise sd": sd, "prior": prior, **mean_of([wide(prior, sd, seed) for seed in range(seeds // 2)])}
+        for sd in (SDS[1:2] if options.quick else SDS)
+        for prior in ("lasso", *PRIORS[:3])
+    ]
+    small = [table for table in tables() if table.name in ("yacht", "concrete", "statlog_heart")]
+    chosen, draws = (small[:1], 50) if options.quick else (small, 1_000)
+    shares = [{"table": table.name, **shares_of_nuts(table, draws)} for table in chosen]
     shown = [
         [each["table"], *(f"{each[prior]['nll']:.3f}" for prior in PRIORS), f"{each['horseshoe']['on']:.2f}"]
         for each in real
     ]
     parts = [
         "## Five of 100 columns", record.table_of(simulation, ".3f"),
+        "## More columns than rows", record.table_of(wide_tables, ".3f"),
+        "## Standard deviations as a share of NUTS'", record.table_of(shares, ".2f"),
         "## Real tables", record.table(["test NLL", *PRIORS, "features on, horseshoe"], shown),
     ]  # fmt: skip
     how = record.method_in(__doc__)
-    results = {"simulation": simulation, "tables": real}
+    results = {"simulation": simulation, "wide": wide_tables, "shares": shares, "tables": real}
     record.publish(options, "bench.sparse_priors", "Sparse priors", how, parts, results)
 
 

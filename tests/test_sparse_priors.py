@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import mpmath
 import numpy as np
@@ -107,6 +108,10 @@ def test_precisions_are_slopes_of_a_convex_function(name: str, size: int):
         step = h * squares[at] * torch.nn.functional.one_hot(torch.tensor(at), 5)
         rise = mixture.posterior(squares + step, size).log_prior - mixture.posterior(squares - step, size).log_prior
         assert float(-rise / (h * squares[at])) == pytest.approx(float(found.precision[at]), rel=2e-5)
+    ahead, behind = (
+        replace(mixture, scale=mixture.scale * math.exp(each)).posterior(squares, size).log_prior for each in (h, -h)
+    )
+    assert float(ahead - behind) / (2.0 * h) == pytest.approx(float(found.slope), rel=1e-4, abs=1e-5)
     other = squares.flip(0) * 3.0
     middle = mixture.posterior(0.5 * (squares + other), size).log_prior
     assert float(middle) <= 0.5 * float(found.log_prior + mixture.posterior(other, size).log_prior)
@@ -137,8 +142,15 @@ def test_scales_that_are_not_positive_are_refused(kind: type, scale: object):
 
 
 def test_a_slab_may_be_infinite_and_not_negative():
-    assert Horseshoe(slab=math.inf).mixture(2.0, 100).slab == math.inf
-    default = Horseshoe().mixture(2.0, 100)
-    assert (default.scale, default.slab) == (pytest.approx(0.2), 4.0)
+    assert Horseshoe(slab=math.inf).mixture(2.0, 1.0, 100, 10).slab == math.inf
+    assert Horseshoe().mixture(2.0, 1.0, 100, 10).slab == 4.0
     with pytest.raises(InputError, match="slab: expected a positive number"):
         Horseshoe(slab=-1.0)
+
+
+@pytest.mark.parametrize("inputs", [1, 100, 10_000])
+def test_at_most_half_of_the_inputs_or_half_as_many_as_rows_are_thought_to_matter(inputs: int):
+    matter = 0.5 * inputs * 100 / (inputs + 100)
+    scale = Horseshoe().mixture(2.0, 1.0, 100, inputs).scale
+    assert scale == pytest.approx(matter / (inputs - matter) / 10.0)
+    assert LaplacePrior().mixture(2.0, 1.0, 100, inputs).scale == 0.2

@@ -38,12 +38,12 @@ Array = np.ndarray
 # The default slab, in units of how far f varies.
 SLAB = 2.0
 # Points of the grids over log τ that narrow it to where its density is not negligible, and of the rule used there.
-GRIDS, NODES = (33, 33), 80
+GRIDS, LEGENDRE = (33, 33), np.polynomial.legendre.leggauss(80)
 NEGLIGIBLE = 32.0
 # Grids reach this far beyond all lengths of the problem, in log τ: the density falls at least like τ^{±1}.
 MARGIN = 20.0
 # Above this argument a continued fraction gives `cauchy_transform`, below it a recursion.
-CROSSOVER, TERMS = 4.0, 40
+CROSSOVER, TERMS = 4.0, 24
 # SciPy has Bessel functions of arguments up to 2³⁰.
 LARGE = 1e8
 # The trapezoidal rule over log λ for z(τ): the integrand is analytic within ±π/2, so that the error is e^{−2π·π/2h}.
@@ -56,10 +56,12 @@ class ScalePosterior(NamedTuple):
     Attributes:
         log_prior: Φ, a scalar.
         precision: p_j of the weights of each input, shape (D,).
+        slope: ∂Φ/∂ log s, a scalar; of a known τ, with which the weights' scale moves, ∂Φ/∂ log τ.
     """
 
     log_prior: Tensor
     precision: Tensor
+    slope: Tensor
 
 
 class LocalScale(Protocol):
@@ -112,6 +114,7 @@ class ScaleMixture:
         known: whether τ is known.
         slab: c.
         cut: whether τ is at most s.
+        moving: whether s moves with the width of the likelihood, 1/√(mean Λ), where its hyperparameters are learnt.
     """
 
     local: LocalScale
@@ -119,6 +122,7 @@ class ScaleMixture:
     known: bool = False
     slab: float = math.inf
     cut: bool = False
+    moving: bool = False
 
     def posterior(self, squares: Tensor, size: int) -> ScalePosterior:
         """Φ and the precisions at the mean squares m_j of C weights each, shape (D,)."""
@@ -127,9 +131,11 @@ class ScaleMixture:
         each, inverse = self.local.kernel(x * np.exp(-log_tau)[:, None], size)
         log_joint = self._log_global(log_tau, each, x, size) + log_weights
         total = float(logsumexp(log_joint))
-        share = np.exp(log_joint - total - 2.0 * log_tau)
+        share, inverse = np.exp(log_joint - total), inverse * np.exp(-2.0 * log_tau)[:, None]
         precision = torch.from_numpy(share @ inverse + self.slab**-2.0)
-        return ScalePosterior(torch.tensor(total, dtype=torch.float64), precision)
+        # At a fixed τ/s: ∂ log k(x/τ)/∂ log τ = x²/τ² E[1/λ²].
+        slope = share @ (inverse @ x**2 - len(x) * (size + self.log_normaliser(log_tau, size)[1]))
+        return ScalePosterior(torch.tensor(total, dtype=torch.float64), precision, torch.tensor(slope))
 
     def log_normaliser(self, log_tau: Array, size: int) -> tuple[Array, Array]:
         """log z(τ) and its slope in log τ."""
@@ -172,9 +178,8 @@ class ScaleMixture:
             log_joint = self._log_global(log_tau, each, x, size)
             near = np.flatnonzero(log_joint > log_joint.max() - NEGLIGIBLE)
             low, high = log_tau[max(near[0] - 1, 0)], log_tau[min(near[-1] + 1, points - 1)]
-        nodes, weights = np.polynomial.legendre.leggauss(NODES)
         half = 0.5 * (high - low)
-        return low + half * (1.0 + nodes), np.log(half * weights)
+        return low + half * (1.0 + LEGENDRE[0]), np.log(half * LEGENDRE[1])
 
     def _log_global(self, log_tau: Array, each: Array, x: Array, size: int) -> Array:
         """log of p(τ) times the integrand of Φ, by τ."""
@@ -199,11 +204,13 @@ class Horseshoe:
     It is for linear estimators, as their ``prior_precision=``; "horseshoe" stands for ``Horseshoe()``.
 
     Args:
-        scale: s, in the unit of f per unit of input. ``None`` for u/√N, at which a weight of a standardised input is
-            shrunk by half: u is the sd of y for a Gaussian outcome, and in general √(mean g²)/mean Λ, with
-            g = ∂ log p(y∣f)/∂f and Λ = −∂² log p/∂f², at the best constant f. If p₀ of D inputs are known to matter,
-            p₀/(D − p₀) of that is sharper.
-        slab: c, in the same unit; infinite for none. ``None`` for 2u.
+        scale: s, in the unit of f per unit of input. ``None`` for p₀/(D − p₀) v/√N = v √N/(N + 2D) of
+            D inputs, with p₀ = ½ DN/(D + N) (Piironen & Vehtari 2017): v is the sd of Gaussian noise, and in general
+            1/√(mean Λ) with Λ = −∂² log p(y∣f)/∂f² at the best constant f. At v/√N a weight of a standardised input is
+            shrunk by half, and p₀ inputs are expected to matter at most: about half of few inputs, half as many as rows
+            of many. Where the noise is learnt, s moves with it. If fewer are known to matter, a smaller p₀ is sharper.
+        slab: c, in the same unit; infinite for none. ``None`` for 2u: u is the sd of y for a Gaussian outcome, and in
+            general √(mean g²)/mean Λ, with g = ∂ log p(y∣f)/∂f at the best constant f.
 
     Raises:
         InputError: if a number is not positive.
@@ -222,10 +229,11 @@ class Horseshoe:
             if value is not None and value != math.inf:
                 object.__setattr__(self, name, checks.positive_number(name, value))
 
-    def mixture(self, unit: float, rows: float) -> ScaleMixture:
-        """The prior where f varies by this much between so many rows."""
-        scale = unit / math.sqrt(rows) if self.scale is None else self.scale
-        return ScaleMixture(HalfCauchy(), scale, slab=SLAB * unit if self.slab is None else self.slab, cut=True)
+    def mixture(self, unit: float, width: float, rows: float, inputs: int) -> ScaleMixture:
+        """The prior of so many inputs, where f varies by a unit between rows and each tells it to within a width."""
+        scale = rows / (rows + 2.0 * inputs) * width / math.sqrt(rows) if self.scale is None else self.scale
+        slab = SLAB * unit if self.slab is None else self.slab
+        return ScaleMixture(HalfCauchy(), scale, slab=slab, cut=True, moving=self.scale is None)
 
 
 @stored("laplace_prior")
@@ -238,7 +246,7 @@ class LaplacePrior:
     their ``prior_precision=``; "laplace" stands for ``LaplacePrior()``.
 
     Args:
-        scale: τ, in the unit of f per unit of input; ``None`` for τ ~ C⁺(0, u/√N), with u as for `Horseshoe`.
+        scale: τ, in the unit of f per unit of input; ``None`` for τ ~ C⁺(0, u/√N), with u as for a `Horseshoe`'s slab.
 
     Raises:
         InputError: if it is not positive.
@@ -254,8 +262,8 @@ class LaplacePrior:
         if self.scale is not None:
             object.__setattr__(self, "scale", checks.positive_number("scale", self.scale))
 
-    def mixture(self, unit: float, rows: float) -> ScaleMixture:
-        """The prior where f varies by this much between so many rows."""
+    def mixture(self, unit: float, width: float, rows: float, inputs: int) -> ScaleMixture:
+        """The prior where f varies by a unit between so many rows."""
         scale = unit / math.sqrt(rows) if self.scale is None else self.scale
         return ScaleMixture(RootExponential(), scale, known=self.scale is not None)
 
@@ -274,7 +282,8 @@ def log_cauchy_transform(a: float, g: Array) -> Array:
     For small g by H_{a+1} = Γ(a) g^{−a} − H_a from H_1 = e^g E₁(g) or H_½ = π erfcx(√g); for large g by the continued
     fraction of the incomplete gamma function (DLMF 8.9.2).
     """
-    large, small = np.maximum(g, CROSSOVER), np.minimum(g, CROSSOVER)
+    far = g > CROSSOVER
+    large, small = g[far], np.where(far, CROSSOVER, g)
     fraction = large + a + 2.0 * TERMS
     for k in range(TERMS, 0, -1):
         fraction = large + a + 2.0 * (k - 1) - k * (a + k - 1.0) / fraction
@@ -283,5 +292,6 @@ def log_cauchy_transform(a: float, g: Array) -> Array:
     while order < a:
         found = np.exp(gammaln(order) - order * np.log(small)) - found
         order += 1.0
-    tail = gammaln(a) + (1.0 - a) * np.log(large) - np.log(fraction)
-    return np.where(g > CROSSOVER, tail, np.log(found))
+    log_found = np.log(found)
+    log_found[far] = gammaln(a) + (1.0 - a) * np.log(large) - np.log(fraction)
+    return log_found

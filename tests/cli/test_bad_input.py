@@ -72,7 +72,7 @@ COMMANDS = {
     "fit: posterior of the exact": (
         ["fit", "{table}", "--target", "cost", "--model", "linear", "--posterior", "ep", "--out", "{out}/m.bayes"],
         None,
-        "--posterior: expected none for BayesianLinearRegression",
+        "posterior: expected 'auto' under a Gaussian prior, whose posterior is exact, got 'ep'",
     ),
     "fit: unknown likelihood": ([*FIT, "--likelihood", "poison"], None, "Did you mean 'poisson'?"),
     "fit: likelihood of text": ([*FIT, "--likelihood", "poisson"], None, "expected a number in every row"),

@@ -94,8 +94,10 @@ def test_known_scales_and_words_are_the_same_door():
     word, made = (fitted("linear", X, y, prior_precision=each) for each in ("horseshoe", bs.Horseshoe()))
     np.testing.assert_array_equal(word.coef_, made.coef_)
     unit = float(np.std(y))
-    given = fitted("linear", X, y, prior_precision=bs.Horseshoe(scale=unit / math.sqrt(N), slab=2.0 * unit))
-    np.testing.assert_allclose(given.coef_, word.coef_, atol=1e-6)
+    noise = word.noise_variance_
+    known = bs.Horseshoe(scale=math.sqrt(noise * N) / (N + 2 * D), slab=2.0 * unit)
+    given = fitted("linear", X, y, prior_precision=known, noise_variance=noise)
+    np.testing.assert_allclose(given.coef_, word.coef_, atol=1e-4)
     narrow = fitted("linear", X, y, prior_precision=bs.LaplacePrior(scale=1e-3))
     assert np.abs(narrow.coef_).max() < 0.2 * np.abs(word.coef_).max()
 
@@ -152,15 +154,63 @@ def test_what_does_not_go_together_is_refused(name: str):
         fitted(kind, X, y, **({"prior_precision": "horseshoe"} | options))
 
 
-@pytest.mark.parametrize("kind", ["linear", "gaussian"])
-def test_noise_is_not_learnt_where_inputs_outnumber_rows(kind: str):
+def wide(columns: int = 120, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
+    """50 rows in which five of the columns matter; noise of variance 1."""
+    rng = np.random.default_rng(seed)
+    X = pd.DataFrame(rng.standard_normal((50, columns))).add_prefix("x")
+    return X, X.iloc[:, :5].to_numpy() @ [3.0, -2.5, 2.0, 1.5, -1.5] + rng.standard_normal(50)
+
+
+@pytest.mark.parametrize("columns", [20, 120])
+def test_noise_is_learnt_whether_inputs_outnumber_rows_or_not(columns: int):
+    X, y = wide(columns)
+    model = bs.BayesianLinearRegression(prior_precision="horseshoe").fit(X, y)
+    assert 0.5 < model.noise_variance_ < 1.6
+    assert set(model.relevance()["feature"][:5]) == {"x0", "x1", "x2", "x3", "x4"}
+    assert (~model.relevance()["switched_off"]).sum() < 12
+    general = bs.BayesianGeneralizedLinearModel(prior_precision="horseshoe").fit(X, y)
+    assert general.hyperparameters_["noise_variance"] == model.noise_variance_
+    np.testing.assert_array_equal(general.coef_, model.coef_)
+
+
+def test_a_wide_table_may_have_other_units_and_another_order():
+    X, y = wide(60)
+    plain = fitted("linear", X, y, prior_precision="horseshoe")
+    order = np.random.default_rng(1).permutation(60)
+    moved = fitted("linear", 1e3 * X.iloc[:, order] + 7.0, 1e-4 * y - 3.0, prior_precision="horseshoe")
+    np.testing.assert_allclose(moved.coef_, 1e-4 * plain.coef_[order], atol=1e-6 * np.abs(plain.coef_).max())
+    assert moved.noise_variance_ == pytest.approx(1e-8 * plain.noise_variance_, rel=1e-3)
+
+
+@pytest.mark.parametrize("prior", ["laplace", bs.Horseshoe(scale=0.1)], ids=str)
+def test_a_scale_that_does_not_move_with_the_noise_learns_none_of_a_wide_table(prior: Any):
     X, y = sparse_table(20, 40)
-    general = bs.BayesianGeneralizedLinearModel(prior_precision="horseshoe")
-    model: Any = bs.BayesianLinearRegression(prior_precision="horseshoe") if kind == "linear" else general
-    with pytest.raises(UnsupportedError, match="noise variance to go with a sparse prior of more inputs than rows"):
-        model.fit(X, y)
-    known = bs.BayesianLinearRegression(prior_precision="horseshoe", noise_variance=0.25).fit(X, y)
+    with pytest.raises(UnsupportedError, match="Use 'horseshoe', or give noise_variance as a number"):
+        fitted("linear", X, y, prior_precision=prior)
+    known = fitted("linear", X, y, prior_precision=prior, noise_variance=0.25)
     assert known.relevance()["feature"][0] == "x3"
+
+
+@pytest.mark.filterwarnings("ignore:nuts")  # of short chains
+def test_linear_regression_by_nuts_has_the_noise_of_variational_inference_and_keeps_the_scales():
+    X, y = sparse_table(60, 8)
+    near = fitted("linear", X, y, prior_precision="horseshoe")
+    options: dict[str, Any] = {"posterior": "nuts", "draws": 100, "tune": 100, "chains": 2, "random_state": 0}
+    drawn = fitted("linear", X, y, prior_precision="horseshoe", **options)
+    assert drawn.noise_variance_ == near.noise_variance_
+    assert (np.abs(drawn.coef_ - near.coef_) < 0.6 * drawn.posterior_.flat.std(0).numpy()[:8]).all()
+    tau, local = (drawn.posterior_.scales[name] for name in ("global_scale", "local_scale"))
+    assert (tau.shape, local.shape) == ((2, 100), (2, 100, 8))
+    precision = 1.0 / (tau[..., None] * local).square() + 1.0 / (4.0 * np.var(y))
+    np.testing.assert_allclose(drawn.prior_precision_, precision.log().mean((0, 1)).exp().numpy(), rtol=1e-8)
+    named = drawn.to_arviz().posterior
+    assert named["local_scale"].dims[-1] == "feature"
+    np.testing.assert_array_equal(named["global_scale"], tau)
+
+
+def test_an_exact_posterior_leaves_no_choice():
+    with pytest.raises(UnsupportedError, match="expected 'auto' under a Gaussian prior, whose posterior is exact"):
+        bs.BayesianLinearRegression(posterior="nuts").fit(*sparse_table())
 
 
 NOTHING: dict[str, tuple[Any, Callable[[pd.DataFrame], pd.DataFrame], np.ndarray]] = {

@@ -11,13 +11,13 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
-from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, NegativeBinomial, Poisson
+from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, NegativeBinomial, Poisson, StudentT
 from bayescope.linear import LinearDensity, variational, weight_prior
-from bayescope.linear.scales import unit_of_outputs, weight_squares
+from bayescope.linear.scales import MovingScale, OutputUnits, weight_squares
 from bayescope.linear.sparse_sampling import SparseDraws, _Scaled, sparse_nuts
 from bayescope.models import LinearModel
 from bayescope.posterior import GaussianPosterior
-from bayescope.sparse_priors import HalfCauchy, RootExponential, ScaleMixture
+from bayescope.sparse_priors import HalfCauchy, Horseshoe, LaplacePrior, RootExponential, ScaleMixture, SparsePrior
 
 INTERCEPT = 0.5
 MIXTURES = {
@@ -173,17 +173,61 @@ def test_variational_inference_is_near_gibbs_sampling():
 
 
 UNITS = {
-    "noise does not matter": (Gaussian(3.0), [101.0, 102.0, 106.0], np.std([1.0, 2.0, 6.0])),
-    "odds": (Bernoulli(), [0, 0, 0, 1], 1.0 / math.sqrt(0.25 * 0.75)),
-    "counts": (Poisson(), [100, 200, 600], np.std([100, 200, 600]) / 300.0),
-    "dispersion does not matter": (NegativeBinomial(0.5), [100, 200, 600], np.std([100, 200, 600]) / 300.0),
+    "numbers": (Gaussian(3.0), [101.0, 102.0, 106.0], np.std([1.0, 2.0, 6.0]), math.sqrt(3.0)),
+    "odds": (Bernoulli(), [0, 0, 0, 1], 1.0 / math.sqrt(0.25 * 0.75), 1.0 / math.sqrt(0.25 * 0.75)),
+    "counts": (Poisson(), [100, 200, 600], np.std([100, 200, 600]) / 300.0, 1.0 / math.sqrt(300.0)),
+    "dispersed counts": (
+        NegativeBinomial(0.5),
+        [100, 200, 600],
+        np.std([100, 200, 600]) / 300.0,
+        math.sqrt(1.0 / 300.0 + 0.5),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", UNITS)
-def test_the_unit_is_how_far_outputs_vary(name: str):
-    likelihood, y, expected = UNITS[name]
+def test_the_units_are_how_far_outputs_vary_and_how_far_off_a_row_is(name: str):
+    """How far outputs vary depends on y alone, whatever the noise or the dispersion."""
+    likelihood, y, spread, width = UNITS[name]
     model = LinearModel(1, 1, True)
     x, targets = torch.zeros(len(y), 1, dtype=torch.float64), likelihood.targets(np.array(y), 1)
     density = LinearDensity.of(model, likelihood, weight_prior(model, 1.0, None), x, targets)
-    assert unit_of_outputs(density) == pytest.approx(expected, rel=1e-3)
+    found = OutputUnits.of(density)
+    assert (found.spread, found.width) == (pytest.approx(spread, rel=1e-3), pytest.approx(width, rel=1e-3))
+
+
+LEARNT = {"gaussian": (Gaussian("evidence"), 0), "counts": (NegativeBinomial("evidence"), 1), "tails": (StudentT(), 2)}
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "prior"),
+    [
+        ("gaussian", 4, Horseshoe()), ("gaussian", 4, LaplacePrior()), ("gaussian", 4, Horseshoe(scale=0.1, slab=2.0)),
+        ("gaussian", 50, Horseshoe()), ("counts", 50, Horseshoe()), ("tails", 4, Horseshoe()),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_hyperparameters_are_where_the_bound_is_stationary(name: str, columns: int, prior: SparsePrior):
+    """The bound of fits with the hyperparameters given falls on both sides, for more columns than rows as for fewer."""
+    rng, (unknown, seed) = np.random.default_rng(11), LEARNT[name]
+    x = torch.from_numpy(rng.standard_normal((40, columns)))
+    f = 1.5 * x[:, 0].numpy()
+    y = [f + 0.7 * rng.standard_normal(40), rng.negative_binomial(2.0, 2.0 / (2.0 + np.exp(1.0 + f))),
+         f + 0.5 * rng.standard_t(3.0, 40)][seed]  # fmt: skip
+    model, targets = LinearModel(columns, 1, True), unknown.targets(y, 1)
+    names, likelihood = unknown.learnable, unknown.starting(targets)
+    density = LinearDensity.of(model, likelihood, weight_prior(model, 10.0, INTERCEPT), x, targets)
+    units = OutputUnits.of(density)
+    moving = MovingScale(prior.mixture(units.spread, units.width, 40, columns), density, names, units.constant)
+    found = variational(density, mixture=moving.mixture, learnt=names)
+    assert found.likelihood is not None
+    best = found.likelihood.unconstrained(names)
+
+    def bound(u: Tensor) -> float:
+        some = density.with_likelihood(likelihood.at_unconstrained(names, u))
+        return float(variational(some, mixture=moving.at(u)[0]).elbo)
+
+    here, step = bound(best), 0.1 * torch.eye(len(names), dtype=torch.float64)
+    assert here == pytest.approx(float(found.elbo), abs=1e-3)
+    for each in step:
+        assert max(bound(best + each), bound(best - each)) < here + 1e-4

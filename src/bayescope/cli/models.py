@@ -127,8 +127,6 @@ def value_of(text: str) -> Any:
 
 def _not_taken(name: str, kind: str) -> str:
     option = f"--{name.replace('_', '-')}"
-    if name == "posterior":
-        return f"{option}: expected none for {kind}, whose posterior is exact. Leave it out."
     if name == "likelihood":
         return f"{option}: expected none for {kind}, which predicts classes. Leave it out, or give --task regression."
     takes = {"interactions": "--model additive", "link": "--model linear and classes"}.get(name, "--model linear")

@@ -25,6 +25,7 @@ from bayescope.comparison.answers import Predict, class_log_probs
 from bayescope.comparison.split import Kind, TrainTestSplit
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
 from bayescope.estimators.base import TableEstimator, of_ordered_classes
+from bayescope.estimators.linear import BayesianLinearRegression
 from bayescope.estimators.linear_posteriors import OBJECTIVES
 from bayescope.estimators.linear_reading import LinearEstimator
 from bayescope.estimators.priors import sparse_prior
@@ -62,7 +63,9 @@ def kind_of(template: object) -> Kind:
 
 
 def posteriors_of(template: TableEstimator) -> tuple[str, ...]:
-    """The names that the template's option ``posterior`` takes; of an estimator without this option, `EXACT`."""
+    """The names that the template's option ``posterior`` takes; `EXACT` where a Gaussian prior leaves no choice."""
+    if isinstance(template, BayesianLinearRegression):
+        return (EXACT,)
     option = get_type_hints(type(template)).get("posterior")
     return tuple(get_args(option)) or (EXACT,)
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, final
+from typing import Literal, cast, final
 
 import torch
 from torch import Tensor
 
 from bayescope import checks
+from bayescope.errors import UnsupportedError
 from bayescope.estimators.base import TableRegressor
 from bayescope.estimators.labels import one_number
-from bayescope.estimators.linear_posteriors import MATRICES as MATRICES_OF
-from bayescope.estimators.linear_posteriors import Task, fit_posterior, refuse_wide
-from bayescope.estimators.linear_reading import LinearEstimator
+from bayescope.estimators.linear_choice import ChosenPosterior
+from bayescope.estimators.linear_posteriors import BY_SUMS, CHOICES, refuse_all_rows
 from bayescope.estimators.priors import USELESS, intercept_precision, prior_notes, weight_precision
 from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.targets import refuse_one_row
@@ -22,14 +22,14 @@ from bayescope.linear.density import LinearDensity
 from bayescope.linear.evidence import effective_parameters, weight_prior
 from bayescope.linear.groups import WeightGroups
 from bayescope.linear.regression import Scales, conjugate, tune_group_scales, tune_scales
-from bayescope.linear.row_space import RowSpace, require_room
+from bayescope.linear.row_space import RowSpace
 from bayescope.linear.table import RowTable
 from bayescope.models import LinearModel
-from bayescope.posterior import GaussianPosterior
+from bayescope.posterior import DrawsPosterior, GaussianPosterior, noted
 from bayescope.priors import Prior
 from bayescope.process_state import threads_for
-from bayescope.sparse_priors import SparsePrior
 from bayescope.storage import stored
+from bayescope.tables.dataset import opened
 
 # Matrices of P×P numbers that a fit has at once: the Gram matrix with its eigenvectors and what finds these, later a
 # curvature, and a precision with its factor.
@@ -39,7 +39,7 @@ MATRICES = 9
 @final
 @stored("BayesianLinearRegression")
 @dataclass(kw_only=True, eq=False, repr=False)
-class BayesianLinearRegression(TableRegressor, LinearEstimator):
+class BayesianLinearRegression(TableRegressor, ChosenPosterior):
     """y = w·x + b + noise, with the exact posterior of w and b and the exact evidence.
 
     The prior is w ~ N(0, 1/prior_precision), independent of the noise, and flat for b, which is integrated out exactly:
@@ -54,9 +54,12 @@ class BayesianLinearRegression(TableRegressor, LinearEstimator):
             "ard" (automatic relevance determination) each column of the table has its own, learnt likewise; a column
             whose precision goes to infinity is switched off (Tipping & Faul 2003). The noise is then the one that is
             learnt with one precision for all: with one each, chance would explain noise, and all of it where columns
-            outnumber rows. "horseshoe" and "laplace", or a `Horseshoe` or `LaplacePrior`, are sparse priors, by
-            variational inference at the same noise; `BayesianGeneralizedLinearModel` has NUTS for them. Numbers have
+            outnumber rows. "horseshoe" and "laplace", or a `Horseshoe` or `LaplacePrior`, are sparse priors. The
+            noise under "horseshoe" maximises the evidence lower bound, for more columns than rows, too. Numbers have
             units: those of y per unit of the model's inputs, which are standardised by default.
+        posterior: "auto", which is exact; under a sparse prior "auto" stands for "variational" (Gaussian, full
+            covariance), and "mean_field" (Gaussian, diagonal) and "nuts" (draws, at the noise of "variational") may be
+            chosen.
         groups: columns, by name or position, whose labels have random effects: each label has an effect
             N(0, 1/α) with an α for the column that the evidence learns, apart from the precision of the other weights.
             A label that was never seen has mean 0 and that variance; so has a missing one where none was missing.
@@ -72,7 +75,10 @@ class BayesianLinearRegression(TableRegressor, LinearEstimator):
             categorical are labels anyway.
         encoding: of labels: "one_hot", a column of 0 and 1 for each (one column for truth values); "ordinal", their
             position; or "target", the mean of y among the rows that have them.
-        random_state: of the "rbf" centres and of draws from the predictive.
+        draws: kept draws a chain, for "nuts".
+        tune: its warm-up draws a chain.
+        chains: how many.
+        random_state: of the "rbf" centres, of "nuts" and of draws from the predictive.
 
     Attributes:
         posterior_: over the flat weights (w, then b); it reads tables as the estimator does. By default its b is f at
@@ -85,7 +91,7 @@ class BayesianLinearRegression(TableRegressor, LinearEstimator):
         group_precision_: that of the random effects, by the column in ``groups``. `random_effects` has the levels.
         noise_variance_: the noise variance.
         log_evidence_: log p(y∣X), exact; a sparse prior has a lower bound in its place, ``posterior_.elbo``.
-        effective_parameters_: how many weights the data determine, γ = Σ (1 − α_i Σ_ii).
+        effective_parameters_: how many weights the data determine, γ = Σ (1 − α_i Σ_ii); not by "nuts".
         weight_names_: of the flat weights.
         n_features_in_: columns of X.
         feature_names_in_: their names, if X had some.
@@ -100,20 +106,22 @@ class BayesianLinearRegression(TableRegressor, LinearEstimator):
     noise_variance: float | Literal["evidence"] = "evidence"
 
     noise_variance_: float = field(init=False)
-    effective_parameters_: float = field(init=False)
     _flat: bool = field(init=False)
 
     def _fit(self, X: object, y: object, sample_weight: object, offset: object = None) -> None:
         self._flat = True
+        self._refuse_choice()
+        if opened(X) is not None:
+            refuse_all_rows(self.posterior)
         rows = TableRows.of(self, X, y, sample_weight, target=one_number, numbers=True, groups=self._group_columns)
-        data, notes = self._table_of(rows, Gaussian(), 1)
-        self._infer(data, notes)
+        data, notes = self._table_of(rows, Gaussian(), 1, spread=self.posterior in BY_SUMS)
+        self._learn(data, notes)
 
     @property
     def _class_names(self) -> tuple[str, ...]:
         return ()
 
-    def _infer(self, data: RowTable, row_notes: dict[str, str]) -> None:
+    def _learn(self, data: RowTable, row_notes: dict[str, str]) -> None:
         """Finds the posterior and sets the learned attributes."""
         if isinstance(self.noise_variance, str):
             refuse_one_row(data.count)
@@ -132,9 +140,8 @@ class BayesianLinearRegression(TableRegressor, LinearEstimator):
                     known = found[-1].noise_variance
                 return torch.as_tensor(found[-1].prior_precision)
 
-            sparse = self._sparse
-            if sparse is not None:
-                self._infer_sparse(sparse, model, data, intercept, noise, row_notes)
+            if self._sparse is not None:
+                self._infer_sparse(data, model, intercept, noise, row_notes)
                 return
             narrow, rows, precision = self._learn_groups(model, data, given, learn)
             space = RowSpace.of(narrow, rows, precision, matrices=MATRICES)
@@ -143,32 +150,23 @@ class BayesianLinearRegression(TableRegressor, LinearEstimator):
             tuned_by = "the evidence" if found and given is None else tuned_by
             prior, likelihood = weight_prior(space.model, alpha, intercept), Gaussian(noise)
             posterior = conjugate(LinearDensity(space.model, likelihood, prior, space.table))
-            self.effective_parameters_ = effective_parameters(space.model, prior, posterior.precision)
+            self._effective_parameters = effective_parameters(space.model, prior, posterior.precision)
             posterior, prior = space.lift(posterior, prior, intercept)
         self._report(narrow, posterior, prior, noise, tuned_by, row_notes, given)
 
     def _infer_sparse(
-        self,
-        sparse: SparsePrior,
-        model: LinearModel,
-        data: RowTable,
-        intercept: float | None,
-        noise: float | None,
-        row_notes: dict[str, str],
+        self, data: RowTable, model: LinearModel, intercept: float | None, noise: float | None, notes: dict[str, str]
     ) -> None:
-        """Variational inference under a sparse prior: no posterior is exact then."""
-        require_room(model, MATRICES_OF["variational"][1])
-        density = LinearDensity(model, Gaussian(), Prior(), data)
-        if noise is None:
-            refuse_wide(density, ["noise_variance"])
-            _, noise, _ = self._scales(model, data, None, intercept, None)
-        density = density.with_likelihood(Gaussian(noise))
-        fitted = fit_posterior("variational", Task(density, True, intercept, torch.Generator(), {}, (), sparse))
-        posterior = fitted.posterior
-        assert isinstance(posterior, GaussianPosterior)
-        assert fitted.effective_parameters is not None
-        self.effective_parameters_ = fitted.effective_parameters
-        self._report(model, posterior, fitted.prior, noise, fitted.tuned_by, row_notes, None, fitted.shrinkage)
+        """Variational inference or NUTS under a sparse prior: no posterior is exact then."""
+        likelihood = Gaussian("evidence" if noise is None else noise)
+        weights, intercepts, _ = self._infer(data, model, likelihood, notes, intercept)
+        found = self.posterior_.likelihood
+        assert found is not None
+        self.noise_variance_ = float(found.known("noise_variance"))
+        self.coef_, self.intercept_ = weights[0], float(intercepts[0])
+        learnt = ", learnt from the training rows" if noise is None else ""
+        posterior = cast(GaussianPosterior | DrawsPosterior, self.posterior_)
+        self.posterior_ = noted(posterior, {"noise variance": f"{self.noise_variance_:.6g}{learnt}"})
 
     def _report(
         self,
@@ -179,10 +177,9 @@ class BayesianLinearRegression(TableRegressor, LinearEstimator):
         tuned_by: str | None,
         row_notes: dict[str, str],
         given: Tensor | None,
-        shrinkage: Tensor | None = None,
     ) -> None:
         """Sets the learned attributes."""
-        self.noise_variance_ = noise
+        self.noise_variance_, self.n_iter_ = noise, 1
         learnt = ", which maximises the evidence" if isinstance(self.noise_variance, str) else ""
         notes = {
             **self._inputs.notes(),
@@ -191,8 +188,23 @@ class BayesianLinearRegression(TableRegressor, LinearEstimator):
             "well-determined weights": f"{self.effective_parameters_:.2f} of {model.features}",
             **row_notes,
         }
-        weights, intercepts = self._remember(model, posterior, prior, notes, given, shrinkage)
+        weights, intercepts = self._remember(model, posterior, prior, notes, given)
         self.coef_, self.intercept_ = weights[0], float(intercepts[0])
+
+    def _refuse_choice(self) -> None:
+        """Refuses a choice of the posterior under a Gaussian prior, for which it is exact.
+
+        Raises:
+            OptionError: if there is no such posterior.
+            UnsupportedError: for any but "auto".
+        """
+        checks.choice("posterior", self.posterior, CHOICES)
+        if self._sparse is None and self.posterior != "auto":
+            raise UnsupportedError(
+                f"posterior: expected 'auto' under a Gaussian prior, whose posterior is exact, got {self.posterior!r}. "
+                "Leave it out, or take BayesianGeneralizedLinearModel."
+            )
+        self._chain_options()
 
     def _given_noise(self) -> float | None:
         """The noise variance; ``None`` where it is to be learnt."""

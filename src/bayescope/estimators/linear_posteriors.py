@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -36,7 +36,7 @@ from bayescope.linear.hyperparameters import LearntUncertainty, learn_hyperparam
 from bayescope.linear.mode import LinearMode, find_mode, laplace_at, map_at
 from bayescope.linear.row_space import require_room
 from bayescope.linear.sampling import metropolis, nuts
-from bayescope.linear.scales import unit_of_outputs, weight_squares
+from bayescope.linear.scales import MovingScale, OutputUnits, weight_squares
 from bayescope.linear.sites import expectation_propagation, has_sites
 from bayescope.linear.sparse_sampling import SparseDraws, sparse_nuts
 from bayescope.linear.table import Batch
@@ -58,6 +58,8 @@ FIRST_PRECISION = 1.0
 # of the 30 splits below this line, which add at most .0052, and on 18 of the 35 above it, which add at least .0087.
 TRUSTED = 0.007
 TESTED_ROWS = 2_000
+# Under a sparse prior the sd of the noise is this share of that of the best constant model where a search begins.
+NARROW = 0.03
 # Within this factor of an end of its range a precision is as good as the end: the evidence is level there.
 FLAT = 100.0
 # The most matrices of P×P numbers that a fit holds at once, where the prior precision is given and where it is learnt:
@@ -349,13 +351,30 @@ def _sparse_variational(task: Task, family: Literal["full", "mean_field"] = "ful
 def _near_sparse(task: Task, family: Literal["full", "mean_field"]) -> tuple[Fitted, LinearDensity, ScaleMixture]:
     """The variational posterior under a sparse prior, the density with its expected precisions, and the prior itself.
 
-    The climb begins at the one precision for all weights that maximises Laplace's evidence.
+    Noise is first a small share of that of the best constant model, so that the climb begins with all weights and takes
+    them away: with little noise left to learn from it would end with too few of them, at a lower bound. Hyperparameters
+    under a prior that does not move with them are those of one precision, since the bound takes noise for weights then.
     """
     assert task.sparse is not None
     model, intercept = task.density.model, task.intercept_prior_precision
-    density = maximise_evidence(task.density, intercept_prior_precision=intercept).mode.density
-    mixture = task.sparse.mixture(unit_of_outputs(density), density.table.total)
-    posterior = variational(density, family=family, mixture=mixture)
+    likelihood = task.density.likelihood.starting(task.density.some_targets)
+    learnt = task.density.likelihood.learnable
+    density = task.density.with_likelihood(likelihood)
+    units = OutputUnits.of(density)
+    first = float(density.ggn(units.constant).diagonal()[task.weights].sum()) / (model.outputs * density.table.total)
+    density = density.with_prior(weight_prior(model, first or 1.0, intercept))
+    mixture = task.sparse.mixture(units.spread, units.width, density.table.total, model.features)
+    if learnt and not mixture.moving:
+        _refuse_wide(task)
+        density, learnt = density.with_likelihood(_learnt_by_laplace(task)), ()
+    elif learnt:
+        with suppress(UnsupportedError):  # of outcomes without a unit
+            density = density.with_likelihood(likelihood.in_unit(torch.full((model.outputs,), NARROW).double()))
+        mixture = task.sparse.mixture(units.spread, OutputUnits.of(density).width, density.table.total, model.features)
+    posterior = variational(density, family=family, mixture=mixture, learnt=learnt)
+    assert posterior.likelihood is not None
+    mixture, _ = MovingScale(mixture, density, learnt, units.constant).at(posterior.likelihood.unconstrained(learnt))
+    density = density.with_likelihood(posterior.likelihood)
     squares = weight_squares(model, posterior.mean, posterior.precision)
     (precision,) = density.table.agreed(mixture.posterior(squares, model.outputs).precision)
     density = density.with_prior(weight_prior(model, precision, intercept))
@@ -395,8 +414,8 @@ def fit_posterior(name: PosteriorName, task: Task) -> Fitted:
     """Fits the named posterior; what is not a sum over the rows is found by the first process for all.
 
     Hyperparameters of the likelihood that are to be learnt are those of Laplace's evidence for each posterior. Under a
-    sparse prior they are those with one precision for all weights: with one each, chance would explain noise. If log p
-    has a kink, they are those of the posterior's own evidence or bound, for draws those of "auto".
+    sparse prior that moves with them they are those of the evidence lower bound. If log p has a kink, they are those of
+    the posterior's own evidence or bound, for draws those of "auto".
     """
     kinked = task.density.likelihood.kinked
     choices = KINKED_CHOICES if kinked else CHOICES if task.sparse is None else SPARSE_CHOICES
@@ -408,11 +427,8 @@ def fit_posterior(name: PosteriorName, task: Task) -> Fitted:
             f"posterior: expected one of {', '.join(map(repr, choices))} for {what}, got {name!r}. Use "
             f"posterior='auto', or {instead}."
         )
-    if task.sparse is not None:
-        refuse_wide(task.density, task.density.likelihood.learnable)
-    if not kinked:
-        likelihood = learn_hyperparameters(task.density, lambda density: _mode(replace(task, density=density))[0])
-        task = replace(task, density=task.density.with_likelihood(likelihood))
+    if task.sparse is None and not kinked:
+        task = replace(task, density=task.density.with_likelihood(_learnt_by_laplace(task)))
     if name in BY_SUMS:
         return _uncertain(_without_evidence(choices[name](task)), task)
 
@@ -428,18 +444,22 @@ def fit_posterior(name: PosteriorName, task: Task) -> Fitted:
     return replace(fitted, posterior=replace(fitted.posterior, infer=again, lost=()))
 
 
-def refuse_wide(density: LinearDensity, learnt: Sequence[str]) -> None:
-    """Refuses to learn hyperparameters under a sparse prior where inputs outnumber rows.
+def _learnt_by_laplace(task: Task) -> Likelihood:
+    """The likelihood with the hyperparameters of Laplace's evidence, under one precision where that is learnt."""
+    return learn_hyperparameters(task.density, lambda density: _mode(replace(task, density=density))[0])
+
+
+def _refuse_wide(task: Task) -> None:
+    """Refuses to learn hyperparameters where inputs outnumber rows, under a prior that does not move with them.
 
     Raises:
         UnsupportedError: then.
     """
-    if learnt and density.model.features > density.table.count:
-        names = ", ".join(name.replace("_", " ") for name in learnt)
+    inputs, rows, name = task.density.model.features, task.density.table.count, task.learnt[0]
+    if inputs > rows:
         raise UnsupportedError(
-            f"prior_precision: expected a number for the {names} to go with a sparse prior of more inputs than rows, "
-            f"got 'evidence' with {density.model.features} inputs and {density.table.count} rows, in which chance "
-            "explains any noise. Give the number, or leave out inputs."
+            f"prior_precision: expected 'horseshoe' or a number for the {name}, since {inputs} inputs outnumber {rows} "
+            f"rows and chance may explain any noise, got {task.sparse}. Use 'horseshoe', or give {name} as a number."
         )
 
 

@@ -222,7 +222,7 @@ class LinearEstimator(TableEstimator):
         return "\n".join([summary, *coefficient_lines(self.coefficients(), self._constants)])
 
     def _named_draws(self, theta: Tensor) -> NamedDraws:
-        """Drawn flat weights, shape (chains, draws, P), as "weights" and "intercept"."""
+        """Drawn flat weights, shape (chains, draws, P), as "weights" and "intercept", and a sparse prior's scales."""
         model, classes = self._model, self._class_names
         values = _at_zero(theta, model, self._inputs.centre).unflatten(-1, (model.outputs, -1)).numpy()
         values = values if classes else values[..., 0, :]
@@ -230,6 +230,8 @@ class LinearEstimator(TableEstimator):
         named = {"weights": ([*outputs, "feature"], values[..., : model.features])}
         if model.bias:
             named["intercept"] = (outputs, values[..., -1])
+        for name, scales in getattr(self.posterior_, "scales", {}).items():
+            named[name] = (["feature"][: scales.ndim - 2], scales.numpy())
         coords: dict[str, Sequence[Any]] = {"feature": list(self._inputs.names)}
         return NamedDraws(named, coords | ({"class": list(classes)} if classes else {}))
 

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from bayescope.errors import ConvergenceError, ConvergenceWarning, NotPositiveDefiniteError
 from bayescope.likelihoods import Likelihood
-from bayescope.linear.density import LinearDensity
+from bayescope.linear.density import LinearDensity, OutputCovariance
 from bayescope.linear.evidence import determinant_slope, output_covariance
+from bayescope.linear.expectations import expected_log_likelihood
 from bayescope.linear.mode import LARGE_ROWS, LinearMode, sample
 from bayescope.linear.table import Batch
 from bayescope.precision import DensePrecision, Precision
@@ -122,6 +123,54 @@ def maximise_over_hyperparameters(
             ConvergenceWarning,
         )
     return likelihood.at_unconstrained(names, u)
+
+
+def expected_hyperparameters(
+    density: LinearDensity,
+    names: tuple[str, ...],
+    mean: Tensor,
+    precision: Precision,
+    inverse: Tensor | None,
+    log_prior: Callable[[Tensor], tuple[Tensor, Tensor]],
+    origin: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The u at which E_q[log p(y∣θ; φ(u))] + log p(u) is largest for q(θ) = N(mean, precision⁻¹).
+
+    For Gaussian noise and a flat log p(u) this is the variance E_q‖y − f‖²/N.
+
+    Args:
+        density: its likelihood has the values where the climb begins.
+        names: of the hyperparameters φ.
+        mean: of q, shape (P,).
+        precision: of q.
+        inverse: of the negative Hessian, as the last climb left it; ``None`` for the first.
+        log_prior: log p(u) and its slope, beside `log_hyperprior`.
+        origin: u is sought within `REACH` of it, shape (U,).
+
+    Returns:
+        The unconstrained coordinates u of φ, shape (U,), and the inverse for the next climb, shape (U, U).
+    """
+    spread = OutputCovariance.of(density.model, precision.sqrt_solve(torch.eye(density.dim, dtype=torch.float64)))
+
+    def evaluate(u: Tensor) -> tuple[float, Tensor]:
+        def block(rows: Batch) -> tuple[Tensor, Tensor]:
+            f, cov, point = density.model.forward(rows.features, mean), spread(rows.features), u.detach().clone()
+            with torch.enable_grad():
+                likelihood = density.likelihood.at_unconstrained(names, point.requires_grad_())
+                each = expected_log_likelihood(likelihood, f, cov, rows.targets).log_prob
+                total = rows.weighed(each).sum()
+            return total.detach(), torch.autograd.grad(total, point)[0]
+
+        value, slope = density.sum(block, size=len(u), copies=density.dim)
+        pull, known = torch.func.grad_and_value(partial(log_hyperprior, density.likelihood, names))(u)
+        given, rate = log_prior(u)
+        value, slope = value + known + given, slope + pull + rate
+        value, slope = density.table.agreed(value, slope)
+        return float(value), slope
+
+    start = density.likelihood.unconstrained(names)
+    u, inverse, _ = _ascend(evaluate, start, inverse, (origin - REACH, origin + REACH))
+    return u, inverse
 
 
 def evidence_slope(mode: LinearMode, names: tuple[str, ...], u: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, cast, final
 
 import numpy as np
@@ -23,7 +23,7 @@ class SparseDraws(NamedTuple):
     """What NUTS says of weights and scales.
 
     Attributes:
-        posterior: the draws of the weights.
+        posterior: the draws of the weights, with those of the scales.
         precision: exp E[log p_j], of the prior precision p_j = 1/τ²λ_j² + 1/c² of each input, shape (D,).
         shrinkage: E[κ_j], κ_j = p_j/(p_j + h_j) with the curvature h_j of the log likelihood, shape (D,).
     """
@@ -82,7 +82,10 @@ def sparse_nuts(
         generator=source,
         progress=progress,
     )
-    theta, log_variance = (torch.from_numpy(each) for each in scaled.weights(sampled.numpy())[:2])
+    u = sampled.numpy()
+    theta, log_variance = (torch.from_numpy(each) for each in scaled.weights(u)[:2])
+    _, log_local, v = scaled.parts(u)
+    log_scales = {"global_scale": mixture.global_scale(v[..., 0])[0], "local_scale": log_local}
     curvature = density.curvature(theta.flatten(0, 1).mean(0)).diagonal()
     curvature = curvature[: density.model.outputs * density.model.features].unflatten(0, (density.model.outputs, -1))
     curvature = curvature.mean(0)
@@ -90,6 +93,7 @@ def sparse_nuts(
     posterior = diagnosed(
         theta, Record("nuts"), statistics=statistics, model=density.model, likelihood=density.likelihood
     )
+    posterior = replace(posterior, scales={name: torch.from_numpy(np.exp(each)) for name, each in log_scales.items()})
     return SparseDraws(posterior, (-log_variance.mean((0, 1))).exp(), shrinkage)
 
 

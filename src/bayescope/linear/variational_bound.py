@@ -55,6 +55,7 @@ MAX_SHORTER = 40
 # With more weights than this, the distance that may be left for each, in its standard deviations.
 MANY = 200
 SHARE = 0.05
+SETTLED = 1e-3
 # The factor between the precisions of the data that are tried where log p has a kink.
 WIDER = 16.0
 # The longest natural gradient that a result may have, with a warning: its bound is within 1e-6 of the maximum.
@@ -175,6 +176,7 @@ def variational(
     family: Literal["full", "mean_field"] = "full",
     tuned: Tensor | None = None,
     mixture: ScaleMixture | None = None,
+    learnt: tuple[str, ...] = (),
     nodes: int = 512,
     tolerance: float | None = None,
     max_iterations: int = 500,
@@ -188,10 +190,13 @@ def variational(
         family: "full" covariance, or "mean_field" for a diagonal one.
         tuned: a mask of shape (P,): these weights share one prior precision, which is learnt by maximising the bound.
         mixture: a sparse prior of the weights, in the place of the density's, whose scales the bound integrates over.
+        learnt: with a mixture, the names of the likelihood's hyperparameters that are learnt by maximising the bound;
+            their values are where the climb begins.
         nodes: quasi-Monte-Carlo points for more than two classes, a power of two.
         tolerance: the length of the natural gradient at the solution: what is left to go in m and in A, in standard
             deviations of q. The bound is then within about half its square of the maximum. It is 1e-8 by default, and
-            for more than `MANY` weights `SHARE` for each, SHARE √P, where the last digits would take most of the time.
+            for more than `MANY` weights `SHARE` for each, SHARE √P, where the last digits would take most of the time,
+            or `SETTLED` with a mixture, whose scales would else come to rest too early.
         max_iterations: for each prior precision that is tried.
 
     Returns:
@@ -208,7 +213,7 @@ def variational(
     """
     kind = FAMILIES[checks.choice("family", family, FAMILIES)]
     if tolerance is None:
-        tolerance = 1e-8 if density.dim <= MANY else SHARE * math.sqrt(density.dim)
+        tolerance = 1e-8 if density.dim <= MANY else SHARE * math.sqrt(density.dim) if mixture is None else SETTLED
     notes = {"covariance": "full" if family == "full" else "diagonal (mean field)"}
     trace: dict[str, list[float]] = {}
     with progress_bar("variational inference:") as report:
@@ -233,14 +238,15 @@ def variational(
 
         density = density.with_likelihood(maximise_over_hyperparameters(density, bound))
         if mixture is not None:
-            fit, correction, trace["elbo"] = integrate_scales(solve, density, mixture, tolerance)
+            fit, correction, trace["elbo"] = integrate_scales(solve, density, mixture, tolerance, learnt)
             fit.terms["expected log prior"] += correction
         else:
             fit = infer_under(density)
     record = Record(kind.method, elbo_terms=fit.terms, notes=notes, trace={"elbo": list(fit.trace), **trace})
     infer = partial(variational, family=family, nodes=nodes, tolerance=tolerance, max_iterations=max_iterations)
-    again = Again(infer, density.model, density.likelihood)
-    return GaussianPosterior(fit.mean, fit.precision, record, density.model, density.likelihood, infer=again)
+    likelihood = fit.density.likelihood
+    again = Again(infer, density.model, likelihood)
+    return GaussianPosterior(fit.mean, fit.precision, record, density.model, likelihood, infer=again)
 
 
 def _maximise(
@@ -254,7 +260,7 @@ def _maximise(
     max_iterations: int,
     report: Report,
 ) -> BoundFit:
-    """Climbs from another prior's solution, or from the prior's mean, until the natural gradient is short enough."""
+    """Climbs from another prior's or likelihood's solution, or from `_start`, until the natural gradient is short."""
     evaluate = partial(_evaluate, density, family, nodes)
     wanted = max(tolerance, least)
     history: list[BoundFit] = []
@@ -262,8 +268,10 @@ def _maximise(
         fit = evaluate(*_start(density, family))
         if density.likelihood.kinked:
             fit = _widened(fit, family, evaluate)
-    else:
+    elif start.density.likelihood is density.likelihood:
         *history, fit = (point.under(density, family) for point in (*start.history, start))
+    else:
+        fit = evaluate(start.mean, start.precision)
     trace, length = [fit.elbo], math.inf
     for _ in range(max_iterations):
         slope = fit.slope(fit.natural)

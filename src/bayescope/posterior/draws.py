@@ -45,6 +45,8 @@ class DrawsPosterior(Posterior):
             so that chains which agree on every prediction may be far apart.
         prediction_effective_draws: the bulk effective sample size of the same.
         statistics: what the sampler reports of each draw, shape (chains, draws), by ArviZ's names, such as "diverging".
+        scales: of a sparse prior: τ as "global_scale", shape (chains, draws), and λ as "local_scale", shape (chains,
+            draws, D), for weights of the model's inputs.
         reader: makes the model's inputs of an estimator's tables; ``None`` where x is given as the model takes it.
     """
 
@@ -58,6 +60,7 @@ class DrawsPosterior(Posterior):
     prediction_r_hat: Tensor | None = None
     prediction_effective_draws: Tensor | None = None
     statistics: Mapping[str, Tensor] = field(default_factory=dict)
+    scales: Mapping[str, Tensor] = field(default_factory=dict)
     reader: TableReader | None = None
 
     @property
