@@ -320,3 +320,42 @@ def test_several_outputs_are_refused_where_there_is_one() -> None:
         bs.BayesianGeneralizedLinearModel(likelihood=TWO_OUTPUTS).fit(x, y[:, 0])
     with pytest.raises(UnsupportedError, match="one number with one output, got 'own'"):
         bs.Joint(["poisson", TWO_OUTPUTS])
+
+
+def kinked(f: Tensor, y: Tensor) -> Tensor:
+    return (-(y - f).abs() / 0.3 - math.log(0.6)).sum(-1)
+
+
+def test_what_bends_and_what_has_a_kink_is_found() -> None:
+    narrow = bs.likelihood(lambda f, y: torch.distributions.StudentT(3.0, f, 0.05).log_prob(y).sum(-1))
+    for own, concave, kink in (
+        (bs.likelihood(poisson, domain="count"), True, False), (bs.likelihood(gaussian), True, False),
+        (bs.likelihood(log_normal, domain="positive"), True, False), (bs.likelihood(student), False, False),
+        (narrow, False, False), (bs.likelihood(kinked), True, True),
+    ):  # fmt: skip
+        assert (own.log_concave, own.kinked) == (concave, kink)
+
+
+@pytest.mark.global_rng
+@pytest.mark.filterwarnings("ignore")  # these weights are no mode
+def test_a_kink_has_the_fisher_information_in_networks_and_is_refused_for_linear_models() -> None:
+    x = torch.randn(60, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    y = x @ torch.tensor([[0.7], [-0.4]], dtype=torch.float64) + 0.1
+    module = nn.Linear(2, 1, dtype=torch.float64)
+    with torch.no_grad():
+        module.weight.copy_(torch.tensor([[0.69, -0.41]]))
+    options: dict[str, Any] = {"structure": "full", "prior_precision": 1.0}
+    ours, theirs = (
+        bs.laplace(module, (x, y), likelihood=each, **options) for each in (bs.likelihood(kinked), bs.LaplaceNoise(0.3))
+    )
+    torch.testing.assert_close(ours.precision.to_dense(), theirs.precision.to_dense(), rtol=1e-4, atol=1e-2)
+    with pytest.raises(UnsupportedError, match=r"second derivative in f, got 'own', whose.*make it smooth"):
+        bs.BayesianGeneralizedLinearModel(likelihood=bs.likelihood(kinked)).fit(x.numpy(), y.numpy()[:, 0])
+
+
+def test_expectation_propagation_refuses_densities_that_are_not_log_concave() -> None:
+    x, y = np.linspace(-1.0, 1.0, 20)[:, None], np.linspace(-2.0, 2.0, 20)
+    options: dict[str, Any] = {"likelihood": bs.likelihood(student), "prior_precision": 1.0}
+    with pytest.raises(UnsupportedError, match="log-concave"):
+        bs.BayesianGeneralizedLinearModel(posterior="ep", **options).fit(x, y)
+    assert bs.BayesianGeneralizedLinearModel(**options).fit(x, y).coef_.shape == (1,)

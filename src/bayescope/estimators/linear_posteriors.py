@@ -479,6 +479,11 @@ def refuse_kink(density: LinearDensity, asked: object, given: Tensor | None, *, 
     if not likelihood.kinked:
         return
     name, advice = f"{likelihood.name!r}, whose log density has a kink", "Use 'student_t', which is as sturdy."
+    if likelihood.name == "own":
+        raise UnsupportedError(
+            f"likelihood: expected a log density with a second derivative in f, got {name}. Use 'laplace_noise', or "
+            "make it smooth: (r.square() + 1e-4).sqrt() in the place of r.abs()."
+        )
     if grouped:
         raise UnsupportedError(f"groups: expected None for {name}, got columns with random effects. {advice}")
     if given is None and asked != "evidence":

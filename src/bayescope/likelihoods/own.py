@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, NoReturn, Self, final
 
 import numpy as np
@@ -29,9 +30,9 @@ _DOMAINS = {
     "count": Domain("numbers", low=0.0, integer=True),
     "unit_interval": Domain("numbers", low=0.0, high=1.0, closed=False),
 }
-# A search for the outcomes that have probability: nodes, how often it closes in, how deep below the peak it goes, and
-# the fall beside a peak that is found; then the nodes of sums over them, of which counts may have more, and of
-# distribution functions.
+# A search for the outcomes that have probability: nodes, the number of times that the search interval is narrowed, how
+# deep below the peak it goes, and the fall beside a peak that is found; then the nodes of sums over them, of which
+# counts may have more, and of distribution functions.
 _SEARCH, _ZOOMS, _DEPTH, _SETTLED, _BESIDE = 65, 14, 42.0, 0.5, 1.0
 _GRID, _COUNTS, _PANEL, _STEP_PANEL = 513, 2049, 200, 12
 # The farthest outcomes, as logarithms, beside a peak in its width, and outputs that are looked at.
@@ -42,6 +43,12 @@ _BLOCK_NUMBERS = 2**21
 _UNNORMALISED = 0.01
 # Points of several outputs, the probability outside of which no outcome is looked for, and eigenvalues that are 0.
 POINTS, _TAIL, _ROUNDING = 256, 1e-13, 1e-10
+# Outputs at which log p is asked whether it bends.
+_BENDS_AT = torch.linspace(-4.0, 4.0, 65, dtype=torch.float64)
+_NO_FILE = (
+    "expected a likelihood of the library in {path}, got one made by bs.likelihood: files hold no functions. Save the "
+    "network's weights, and fit again."
+)
 
 
 def likelihood(
@@ -374,10 +381,7 @@ class OfOneNumber(Likelihood):
         return line.outcome(t)[0]
 
 
-@unstorable(
-    "expected a likelihood of the library in {path}, got one made by bs.likelihood: files hold no functions. Save the "
-    "network's weights, and fit again."
-)
+@unstorable(_NO_FILE)
 @final
 @dataclass(frozen=True, eq=False)
 class OwnLikelihood(OfOneNumber, Elementwise):
@@ -389,6 +393,23 @@ class OwnLikelihood(OfOneNumber, Elementwise):
 
     outputs = 1
 
+    @cached_property
+    def _bends(self) -> Tensor:
+        """−∂² log p/∂f² over a grid of outputs, for outcomes that are probable at some of them."""
+        f = _BENDS_AT[:, None]
+        y = torch.cat([self.quantile(f[::8], level) for level in (0.01, 0.3, 0.7, 0.99)])
+        return self.bend(f, y[:, None])
+
+    @property
+    def log_concave(self) -> bool:
+        """Whether log p bends down on all of a grid."""
+        return bool((self._bends >= -_ROUNDING * self._bends.abs().amax()).all())
+
+    @property
+    def kinked(self) -> bool:
+        """Whether log p is a line wherever it is looked at on a grid, so that a kink holds its curvature."""
+        return not bool(self._bends.any())
+
     def slope(self, f: Tensor, y: Tensor) -> Tensor:
         return self.gradient(f, y)
 
@@ -398,10 +419,10 @@ class OwnLikelihood(OfOneNumber, Elementwise):
         return -torch.func.grad(lambda at: self.slope(at, y).sum())(f.expand(shape))
 
     def ggn(self, f: Tensor, y: Tensor) -> DiagonalLambdas:
-        """The observed Λ, or the expected one where that is negative."""
+        """The observed Λ, or the expected one where that is not positive."""
         entries = self.bend(f, y)
-        negative = entries < 0
-        return DiagonalLambdas(torch.where(negative, self.fisher(f), entries) if negative.any() else entries)
+        flat = entries <= 0
+        return DiagonalLambdas(torch.where(flat, self.fisher(f), entries) if flat.any() else entries)
 
     def fisher(self, f: Tensor) -> Tensor:
         """The Fisher information of f, Σ p (∂ log p/∂f)² over y."""
@@ -427,10 +448,7 @@ class OwnLikelihood(OfOneNumber, Elementwise):
         return 0.5 * (low + high)
 
 
-@unstorable(
-    "expected a likelihood of the library in {path}, got one made by bs.likelihood: files hold no functions. Save the "
-    "network's weights, and fit again."
-)
+@unstorable(_NO_FILE)
 @final
 @dataclass(frozen=True, eq=False)
 class OwnOfSeveral(OfOneNumber):
