@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 from bayescope import metrics
 from bayescope.comparison import compare, comparison, contenders, measures
-from bayescope.comparison.answers import LEVELS, NumberAnswers, _quantiles, spreads
+from bayescope.comparison.answers import LEVELS, NumberAnswers, _quantiles, pit_ends, share_below, share_inside, spreads
 from bayescope.comparison.split import split
 from bayescope.errors import BayescopeWarning, ConvergenceError, InputError, OptionError
 from bayescope.estimators import (
@@ -27,7 +27,7 @@ from bayescope.estimators import (
     NeuralAdditiveRegressor,
 )
 from bayescope.latent import DrawsLatent
-from bayescope.likelihoods import Gaussian, Poisson
+from bayescope.likelihoods import Binomial, Gaussian, Poisson, Tweedie
 from bayescope.predictive import Predictive
 
 COLUMNS = [
@@ -135,7 +135,7 @@ def test_another_unit_and_origin_of_y_is_another_unit_alone(linear):
 
 def answers(mean, sd):
     quantiles = stats.norm.ppf(LEVELS, np.asarray(mean)[:, None], np.asarray(sd)[:, None])
-    return NumberAnswers(*[np.zeros(len(mean))] * 6, quantiles, LEVELS, np.zeros(len(mean)), unit=2.0)
+    return NumberAnswers(*[np.zeros(len(mean))] * 6, quantiles, np.zeros((len(mean), 2)), np.zeros(len(mean)), unit=2.0)
 
 
 def test_the_distance_of_predictives_is_in_sds_of_y():
@@ -158,10 +158,28 @@ def test_shares_below_quantiles_are_the_levels_for_outcomes_of_the_distribution(
     rates = np.linspace(0.2, 6.0, 2000)[:, None]
     latent = DrawsLatent(torch.from_numpy(np.log(rates) if counts else rates)[None])
     p = Predictive(latent, Poisson() if counts else Gaussian(2.0), arrays=True)
-    quantiles, below = _quantiles(p, p.sample(1, generator=0)[0, :, 0])
-    np.testing.assert_allclose(below.mean(0), LEVELS, atol=5 * 0.5 / 2000**0.5)
+    quantiles, ends = _quantiles(p), pit_ends(p, p.sample(1, generator=0)[0, :, 0])
+    np.testing.assert_allclose(share_below(ends, LEVELS).mean(0), LEVELS, atol=5 * 0.5 / 2000**0.5)
     exact = stats.poisson(rates).ppf(LEVELS) if counts else stats.norm(rates, 2.0**0.5).ppf(LEVELS)
     np.testing.assert_allclose(quantiles, exact, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "f"),
+    [(Poisson(), np.log(0.5)), (Poisson(), np.log(30.0)), (Binomial(3), 1.0), (Tweedie(1.5, 2.0), 0.0)],
+)
+def test_shares_have_the_levels_as_their_expectations_over_outcomes(likelihood, f):
+    levels = np.array([0.01, 0.1, 0.36, 0.5, 0.8, 0.95])
+    y = np.arange(likelihood.domain.high + 1 if likelihood.domain.high < np.inf else 80.0)
+    if likelihood.domain.atom:  # a 0 and 20,000 amounts that are equally likely
+        zero = np.exp(-(likelihood.dispersion.numpy() ** -1) * 2.0)
+        ranks = zero + (1 - zero) * (np.arange(20_000) + 0.5) / 20_000
+        y = np.append(0.0, likelihood.quantile(torch.full((20_000, 1), f), torch.from_numpy(ranks)[:, None])[:, 0])
+    p = Predictive(DrawsLatent(torch.full((1, len(y), 1), f, dtype=torch.float64)), likelihood, arrays=True)
+    mass = np.append(zero, np.full(20_000, (1 - zero) / 20_000)) if likelihood.domain.atom else np.exp(p.log_prob(y))
+    ends = pit_ends(p, y)
+    np.testing.assert_allclose(mass @ share_below(ends, levels), levels, atol=1e-4)
+    np.testing.assert_allclose(mass @ share_inside(ends, levels), levels, atol=1e-4)
 
 
 def test_counts_are_compared_by_their_own_distribution():

@@ -61,7 +61,7 @@ class NumberAnswers:
         low: where the central interval of probability `COVERAGE` begins.
         high: where it ends.
         quantiles: of at most `MOST_ROWS` rows at `LEVELS`, shape (M, L).
-        shares: of these rows' outcomes that are below each quantile, shape (L,).
+        pit_ends: of the outcomes, as `pit_ends` has them, shape (N, 2).
         y: the outcomes.
         unit: the sd of y over the training rows.
     """
@@ -73,7 +73,7 @@ class NumberAnswers:
     low: np.ndarray
     high: np.ndarray
     quantiles: np.ndarray
-    shares: np.ndarray
+    pit_ends: np.ndarray
     y: np.ndarray
     unit: float
 
@@ -82,34 +82,79 @@ class NumberAnswers:
         def moments(p: Predictive, rows: slice) -> np.ndarray:
             y = data.y_test[rows]
             ends = [end[:, 0] for end in p.interval(COVERAGE, of="outcome")]
-            return np.stack([p.log_prob(y), p.crps(y), p.mean[:, 0], np.sqrt(p.variance)[:, 0], *ends], axis=1)
+            sd = np.sqrt(p.variance)[:, 0]
+            return np.stack([p.log_prob(y), p.crps(y), p.mean[:, 0], sd, *ends, *pit_ends(p, y).T], axis=1)
 
         count = len(data.y_test)
         some = np.linspace(0, count - 1, min(count, MOST_ROWS)).round().astype(int)
 
-        def quantiles(p: Predictive, rows: slice) -> np.ndarray:
-            return np.stack(_quantiles(p, data.y_test[some][rows]), axis=1)
-
-        log_prob, crps, mean, sd, low, high = by_blocks(predict, data.X_test, moments).T
-        both = by_blocks(predict, data.X_test.iloc[some], quantiles)
+        log_prob, crps, mean, sd, low, high, *ends = by_blocks(predict, data.X_test, moments).T
+        levels = by_blocks(predict, data.X_test.iloc[some], lambda p, _: _quantiles(p))
         unit = float(data.y_train.std(ddof=1))
-        return cls(log_prob, crps, mean, sd, low, high, both[:, 0], both[:, 1].mean(0), data.y_test, unit)
+        return cls(log_prob, crps, mean, sd, low, high, levels, np.stack(ends, axis=1), data.y_test, unit)
+
+    @property
+    def shares(self) -> np.ndarray:
+        """The shares of the outcomes below their quantiles at `LEVELS`, shape (L,)."""
+        return share_below(self.pit_ends, LEVELS).mean(0)
+
+    @property
+    def coverage(self) -> float:
+        """The share of the outcomes inside their central intervals of probability `COVERAGE`."""
+        return float(share_inside(self.pit_ends, np.array([COVERAGE])).mean())
 
 
-def _quantiles(p: Predictive, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Quantiles at `LEVELS`, and whether the outcomes are below them, each of shape (M, L).
-
-    A count y is below the quantile of level u by the share (u − F(y − 1))/(F(y) − F(y − 1)) between 0 and 1, whose mean
-    is u for counts that are drawn from F (Czado, Gneiting & Held 2009, equation 2).
-    """
+def _quantiles(p: Predictive) -> np.ndarray:
+    """Quantiles at `LEVELS`, shape (M, L)."""
     ends = [p.interval(1.0 - 2.0 * level, of="outcome") for level in LEVELS[: len(LEVELS) // 2]]
     below, above = (np.concatenate(side, axis=1) for side in zip(*ends, strict=True))
-    levels = np.concatenate([below, above[:, ::-1]], axis=1)
-    if not p.likelihood.domain.integer:
-        return levels, 1.0 * (y[:, None] <= levels)
-    before = np.where(y[:, None] > 0, p.cdf(np.maximum(y - 1.0, 0.0)), 0.0)
-    share = (LEVELS - before) / np.maximum(p.cdf(y) - before, np.finfo(float).tiny)
-    return levels, share.clip(0.0, 1.0)
+    return np.concatenate([below, above[:, ::-1]], axis=1)
+
+
+# Where outcomes lie in their distributions ----------------------------------------------------------------------------
+def pit_ends(p: Predictive, y: np.ndarray) -> np.ndarray:
+    """P(y' < y) and P(y' ≤ y) of N numbers, shape (N, 2): they differ where y has a probability, such as a count.
+
+    Args:
+        p: for N rows with one number each.
+        y: the numbers, shape (N,).
+    """
+    domain, reached = p.likelihood.domain, np.asarray(p.cdf(y))[:, 0]
+    before = reached
+    if domain.integer:
+        before = np.asarray(p.cdf(np.maximum(y - 1.0, domain.low)))[:, 0]
+    if domain.integer or domain.atom:
+        before = np.where(y > domain.low, before, 0.0)
+    return np.stack([before, reached], axis=1)
+
+
+def share_below(ends: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """The share of each outcome below the quantiles of its distribution F, shape (N, L): their mean is u if F is right.
+
+    An outcome y is below the quantile of level u by the share (u − P(y' < y))/P(y' = y), between 0 and 1, and of a
+    density by 0 or 1 (Czado, Gneiting & Held 2009, "Predictive model assessment for count data", equation 2). The
+    variance of a mean of N shares is at most the binomial's, u(1 − u)/N.
+
+    Args:
+        ends: `pit_ends` of N outcomes, shape (N, 2).
+        levels: u, strictly between 0 and 1, shape (L,).
+    """
+    probability = np.maximum(ends[:, 1] - ends[:, 0], np.finfo(float).tiny)
+    share: np.ndarray = ((levels - ends[:, :1]) / probability[:, None]).clip(0.0, 1.0)
+    return share
+
+
+def share_inside(ends: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """The share of each outcome inside its central intervals, shape (N, L): their mean is the level if F is right.
+
+    Of a density that is whether y lies in the interval. A number that has a probability and is the end of an interval
+    counts by the part of its probability that the interval needs, since all of it would make the interval too probable.
+
+    Args:
+        ends: `pit_ends` of N outcomes, shape (N, 2).
+        levels: probabilities of the intervals, strictly between 0 and 1, shape (L,).
+    """
+    return share_below(ends, 0.5 + 0.5 * levels) - share_below(ends, 0.5 - 0.5 * levels)
 
 
 def spreads(answers: Mapping[str, NumberAnswers]) -> dict[str, np.ndarray]:

@@ -167,9 +167,8 @@ class Comparison:
         answers = {
             name: each.answers for name, each in self.outcomes.items() if isinstance(each.answers, NumberAnswers)
         }
-        rows = min(len(each.quantiles) for each in answers.values())
         shares = {name: each.shares for name, each in answers.items()}
-        drawn = {"calibration": plots.calibration_curves(shares, LEVELS, rows)}
+        drawn = {"calibration": plots.calibration_curves(shares, LEVELS, len(self.split.y_test))}
         if self.reference is not None and self.others:
             sds = spreads(answers)
             moments = {name: (answers[name].mean, sds[name]) for name in (*self.others, self.reference)}

@@ -143,8 +143,9 @@ def _of_numbers(against: str, reference: str | None) -> tuple[Measure, ...]:
                 score(lambda a: a.crps.mean())),
         Measure("rmse", "RMSE", None, LOWEST, "root mean squared error of the predictive mean, in y's unit",
                 score(lambda a: math.sqrt(np.square(a.mean - a.y).mean()))),
-        Measure("coverage", f"in {percent}", 3, None, f"share of the test rows inside their {percent} interval",
-                score(lambda a: metrics.coverage(a.low, a.high, a.y))),
+        Measure("coverage", f"in {percent}", 3, None,
+                f"share of the test rows inside their {percent} interval; a count that is its end is inside in part, "
+                f"so that right intervals hold {percent}", score(lambda a: a.coverage)),
         Measure("width", "width", None, None,
                 f"mean width of the {percent} interval, in y's unit; narrow is good where the coverage is right",
                 score(lambda a: (a.high - a.low).mean())),

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from bayescope.plots.numbers import percent, plain
+from bayescope.plots.numbers import percent, plain, tidy
 from bayescope.plots.style import shorten
 from bayescope.report.blocks import Figure
 from bayescope.report.figures import axis, band, bars, diagonal, dots, layout, line, percents, rounded, table, words
@@ -16,6 +16,10 @@ from bayescope.report.statistics import PIT_BINS, ClassCalibration, NumberCalibr
 # The upper part of the reliability chart is the curve, the lower the counts.
 CURVE, COUNTS = (0.27, 1.0), (0.0, 0.17)
 PROBABILITY_BINS = 20
+PARTLY = (
+    "A number that has a probability, such as a count, is inside in part if it is the end of an interval: all of it "
+    "would make the interval too probable."
+)
 
 
 def reliability(c: ClassCalibration, classes: int) -> Figure:
@@ -102,6 +106,7 @@ def separation(judged: Judged, predicted: Predictions) -> Figure:
 
 def coverage(c: NumberCalibration) -> Figure:
     """The share of truths in central intervals against the intervals' probabilities."""
+    partly = " " + PARTLY if c.partly else ""
     hover, rows = [], []
     for level, share, low, high in zip(c.levels, c.coverage, c.low, c.high, strict=True):
         calibrated = percents(low, high)
@@ -114,7 +119,7 @@ def coverage(c: NumberCalibration) -> Figure:
         "coverage",
         "Do its intervals hold what they promise?",
         "Share of truths inside central intervals. Below the dotted line intervals are too narrow, above it too wide; "
-        "the band is where 95 % of such shares fall if the intervals are right.",
+        f"the band is where {'at least ' * c.partly}95 % of such shares fall if the intervals are right.{partly}",
         f"Coverage of central intervals at {len(c.levels)} levels; {outside} lie outside the band of a right model.",
         (band(c.levels, c.low, c.high, "@band"), diagonal(0, 1), points | {"mode": "lines+markers"}),
         layout(axis("probability of the interval", **look), axis("share of truths inside", **look)),
@@ -125,7 +130,8 @@ def coverage(c: NumberCalibration) -> Figure:
 
 def pit(c: NumberCalibration) -> Figure:
     """The truths' places in their predictive distributions, in tenths."""
-    rows = [(f"{10 * place} to {10 * place + 10} %", str(count)) for place, count in enumerate(c.pit)]
+    rows = [(f"{10 * place} to {10 * place + 10} %", tidy(count)) for place, count in enumerate(c.pit)]
+    spread = " A number that has a probability is spread over the tenths that it covers." if c.partly else ""
     expected = c.rows / PIT_BINS
     strip = {
         "type": "rect",
@@ -153,7 +159,7 @@ def pit(c: NumberCalibration) -> Figure:
         "pit",
         "Where do truths fall in their distributions?",
         "A right model fills every tenth alike, up to chance (the band). High at both ends: intervals too narrow; high "
-        "in the middle: too wide; sloping: predictions too high or too low.",
+        f"in the middle: too wide; sloping: predictions too high or too low.{spread}",
         f"Histogram of the truths' places in their predictive distributions; between {plain(float(c.pit.min()))} and "
         f"{plain(float(c.pit.max()))} rows in each tenth, where {plain(expected)} are expected.",
         traces,

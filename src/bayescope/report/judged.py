@@ -11,6 +11,7 @@ import pandas as pd
 from sklearn.base import is_classifier
 
 from bayescope import checks
+from bayescope.comparison.answers import pit_ends
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.estimators.base import TableEstimator
 from bayescope.estimators.exposure import Added
@@ -27,9 +28,6 @@ MOST_TRIALS = 2_000
 LEAST_ROWS = 2
 # Rows that are predicted at a time.
 BLOCK = 2000
-# Central intervals whose ends are the quantiles 0.05, 0.10, …, 0.95: the edges of twenty bins of equal probability.
-LEVELS = tuple(round(0.1 * step, 1) for step in range(9, 0, -1))
-MIDDLE = 1e-6
 WIDE = 0.95
 
 
@@ -192,7 +190,7 @@ class Predictions:
         epistemic: standard deviations of E(y∣f) under the posterior, shape (N, K).
         aleatoric: standard deviations of the noise, √E Var(y∣f), shape (N, K).
         log_prob: log p(y∣x) of the truths, shape (N,).
-        quantiles: of y at 0.05, 0.10, …, 0.95, shape (N, 19); of classes there are none, shape (N, 0).
+        pit_ends: P(y' < y) and P(y' ≤ y) of the truths, shape (N, 2); of classes there are none, shape (N, 0).
         interval: the central 95 % of y, shape (N, 2); of classes (N, 0).
         crps: of the truths, shape (N,); of classes 0.
     """
@@ -201,7 +199,7 @@ class Predictions:
     epistemic: np.ndarray
     aleatoric: np.ndarray
     log_prob: np.ndarray
-    quantiles: np.ndarray
+    pit_ends: np.ndarray
     interval: np.ndarray
     crps: np.ndarray
 
@@ -239,15 +237,9 @@ def predictions(estimator: TableEstimator, judged: Judged, block: int = BLOCK) -
 
 def _said(predictive: Predictive, y: np.ndarray, *, classes: bool) -> tuple[np.ndarray, ...]:
     """The arrays of `Predictions`, of rows with their truths."""
-    quantiles, interval = (np.empty((len(y), 0)),) * 2 if classes else _quantiles(predictive)
+    ends, interval, crps = (np.empty((len(y), 0)),) * 2 + (np.zeros(len(y)),)
+    if not classes:
+        ends, crps = pit_ends(predictive, y), np.asarray(predictive.crps(y))
+        interval = np.stack([np.asarray(end)[:, 0] for end in predictive.interval(WIDE, of="outcome")], axis=1)
     sds = np.sqrt(np.asarray(predictive.epistemic)), np.sqrt(np.asarray(predictive.aleatoric))
-    log_prob = np.asarray(predictive.log_prob(y))
-    crps = np.zeros(len(y)) if classes else np.asarray(predictive.crps(y))
-    return np.asarray(predictive.mean), *sds, log_prob, quantiles, interval, crps
-
-
-def _quantiles(predictive: Predictive) -> tuple[np.ndarray, np.ndarray]:
-    ends = [predictive.interval(level, of="outcome") for level in (*LEVELS, MIDDLE)]
-    low, high = (np.stack([np.asarray(end[side])[:, 0] for end in ends], axis=1) for side in (0, 1))
-    wide = np.stack([np.asarray(end)[:, 0] for end in predictive.interval(WIDE, of="outcome")], axis=1)
-    return np.concatenate([low, high[:, -2::-1]], axis=1), wide
+    return np.asarray(predictive.mean), *sds, np.asarray(predictive.log_prob(y)), ends, interval, crps

@@ -47,7 +47,12 @@ SCORES = {
     "ece": ("Calibration error", 3, False, "expected gap between confidence and accuracy"),
     "rmse": ("RMSE", 3, False, "root mean square error, in the target's unit"),
     "crps": ("CRPS", 3, False, "error of the whole distribution, in the target's unit"),
-    "coverage": ("Coverage", 1, True, "share of truths inside the 95 % intervals"),
+    "coverage": (
+        "Coverage",
+        1,
+        True,
+        "share of truths inside the 95 % intervals; counts at an end in part",
+    ),
 }
 
 

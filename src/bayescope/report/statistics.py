@@ -12,8 +12,9 @@ from scipy import stats
 from scipy.special import erf
 
 from bayescope import metrics
+from bayescope.comparison.answers import share_below, share_inside
 from bayescope.metrics import Reliability
-from bayescope.report.judged import LEVELS, WIDE, Judged, Predictions
+from bayescope.report.judged import WIDE, Judged, Predictions
 
 DRAWS, LEAST_DRAWS = 1000, 200
 # Weights held at a time, and drawn in all.
@@ -114,7 +115,7 @@ def number_scores(judged: Judged, predicted: Predictions, random_state: int) -> 
         random_state: of the bootstrap.
     """
     y, mean = judged.y, predicted.mean[:, 0]
-    inside = predicted.inside(y)
+    inside = share_inside(predicted.pit_ends, np.array([WIDE])).mean()
     by_row = np.column_stack([(y - mean) ** 2, -predicted.log_prob, predicted.crps])
     ends = _ends(bootstrap(lambda weights: weights @ by_row / len(y), len(y), random_state))
     square, nll, crps = by_row.mean(0).tolist()
@@ -125,7 +126,7 @@ def number_scores(judged: Judged, predicted: Predictions, random_state: int) -> 
         Score("rmse", math.sqrt(square), math.sqrt(ends[0][0]), math.sqrt(ends[0][1]), spread),
         Score("crps", crps, *ends[2], constant),
         Score("nll", nll, *ends[1], 0.5 * math.log(2.0 * math.pi * math.e * spread**2)),
-        Score("coverage", float(inside.mean()), *wilson(inside.mean(), len(y))),
+        Score("coverage", float(inside), *wilson(inside, len(y))),
     )
 
 
@@ -202,6 +203,9 @@ def weighted_auroc(score: Floats, positive: Floats) -> Callable[[Floats], Floats
 SIMULATIONS = 1000
 BINS, FEW_BINS, FEW_ROWS = 15, 10, 500
 PIT_BINS = 10
+EDGES = np.linspace(0.0, 1.0, PIT_BINS + 1)[1:-1]
+# The probabilities of the central intervals whose coverage is measured.
+LEVELS = np.array([*EDGES, WIDE])
 
 
 @final
@@ -245,10 +249,12 @@ class NumberCalibration:
 
     Attributes:
         levels: of central intervals, ascending, shape (L,).
-        coverage: the share of truths inside, shape (L,).
-        low: the lower end of where 95 % of such shares fall if the intervals are right, shape (L,).
+        coverage: the share of truths inside, as `share_inside` counts them, shape (L,).
+        low: the lower end of where 95 % of such shares fall if the intervals are right, shape (L,); more than 95 % of
+            them if numbers have probabilities.
         high: its upper end.
-        pit: truths in tenths of their predictive distributions, shape (10,).
+        pit: truths in tenths of their predictive distributions, shape (10,): of numbers that have probabilities the
+            shares in each tenth.
         pit_low: the lower end of the band that 95 % of such counts fall in.
         pit_high: its upper end.
         bias: mean(y − prediction), in y's unit.
@@ -259,6 +265,7 @@ class NumberCalibration:
         spread_high: the upper end.
         width: the mean width of the 95 % interval, in y's unit.
         rows: how many rows.
+        partly: whether a number that has a probability, such as a count, is among the truths.
     """
 
     levels: np.ndarray
@@ -276,6 +283,7 @@ class NumberCalibration:
     spread_high: float
     width: float
     rows: int
+    partly: bool
 
 
 def class_calibration(judged: Judged, predicted: Predictions, random_state: int) -> ClassCalibration:
@@ -318,13 +326,9 @@ def number_calibration(judged: Judged, predicted: Predictions, random_state: int
         random_state: of the bootstrap.
     """
     y, rows = judged.y, len(judged)
-    quantiles = predicted.quantiles
-    ends = [(quantiles[:, place], quantiles[:, -1 - place]) for place in range(len(LEVELS))]
-    ends.insert(0, (predicted.interval[:, 0], predicted.interval[:, 1]))
-    levels = np.array([WIDE, *LEVELS])[::-1]
-    coverage = np.array([((low <= y) & (y <= high)).mean() for low, high in ends])[::-1]
-    low, high = (np.asarray(stats.binom.ppf(tail, rows, levels)) / rows for tail in TAILS)
-    tenths = np.bincount((y[:, None] > quantiles[:, 1::2]).sum(1), minlength=PIT_BINS)
+    coverage = share_inside(predicted.pit_ends, LEVELS).mean(0)
+    low, high = (np.asarray(stats.binom.ppf(tail, rows, LEVELS)) / rows for tail in TAILS)
+    tenths = np.diff(share_below(predicted.pit_ends, EDGES).sum(0), prepend=0.0, append=rows)
     pit_low, pit_high = (float(stats.binom.ppf(tail, rows, 1 / PIT_BINS)) for tail in TAILS)
     residual = y - predicted.mean[:, 0]
     both = np.column_stack([residual, (residual / predicted.sd[:, 0]) ** 2])
@@ -332,8 +336,9 @@ def number_calibration(judged: Judged, predicted: Predictions, random_state: int
     spread = np.sqrt([both[:, 1].mean(), *drawn[:, 1]])
     width = float((predicted.interval[:, 1] - predicted.interval[:, 0]).mean())
     return NumberCalibration(
-        levels, coverage, low, high, tenths, pit_low, pit_high, float(residual.mean()), float(drawn[0, 0]),
+        LEVELS, coverage, low, high, tenths, pit_low, pit_high, float(residual.mean()), float(drawn[0, 0]),
         float(drawn[1, 0]), float(spread[0]), float(spread[1]), float(spread[2]), width, rows,
+        bool(np.ptp(predicted.pit_ends, axis=1).any()),
     )  # fmt: skip
 
 

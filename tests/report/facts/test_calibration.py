@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from bayescope import metrics
+from bayescope.latent import DrawsLatent
+from bayescope.likelihoods import NegativeBinomial, Poisson, Tweedie
+from bayescope.predictive import Predictive
 from bayescope.report import judged, statistics
 
 
@@ -14,14 +20,13 @@ def rows_of(y: np.ndarray, classes: tuple[str, ...]) -> judged.Judged:
     return judged.Judged(None, y, np.arange(len(y)), (), (), y, classes, "y")
 
 
-def told_of(mean: np.ndarray, sd: np.ndarray) -> judged.Predictions:
+def told_of(mean: np.ndarray, sd: np.ndarray, y: np.ndarray) -> judged.Predictions:
     """Gaussian predictions without an epistemic part."""
-    grid = np.arange(1, 20) / 20
-    quantiles = mean[:, None] + sd[:, None] * stats.norm.ppf(grid)
+    ends = np.repeat(stats.norm.cdf(y, mean, sd)[:, None], 2, 1)
     interval = mean[:, None] + sd[:, None] * stats.norm.ppf([0.025, 0.975])
     zero = np.zeros((len(mean), 1))
     none = np.zeros(len(mean))
-    return judged.Predictions(mean[:, None], zero, sd[:, None], none, quantiles, interval, none)
+    return judged.Predictions(mean[:, None], zero, sd[:, None], none, ends, interval, none)
 
 
 def classes_told(probs: np.ndarray) -> judged.Predictions:
@@ -62,9 +67,9 @@ def test_coverage_spread_and_bias_of_numbers(said, shift):
     generator = np.random.default_rng(2)
     mean = generator.normal(size=600)
     y = mean + shift + generator.normal(size=600)
-    told = told_of(mean, np.full(600, said))
+    told = told_of(mean, np.full(600, said), y)
     measured = statistics.number_calibration(rows_of(y, ()), told, 0)
-    assert measured.levels.tolist() == [*sorted(judged.LEVELS), 0.95]
+    assert measured.levels.tolist() == pytest.approx([*np.arange(1, 10) / 10, 0.95])
     assert measured.coverage[-1] == pytest.approx(metrics.coverage(told.interval[:, 0], told.interval[:, 1], y))
     z = np.abs(y - mean) / said
     for level, share in zip(measured.levels, measured.coverage, strict=True):
@@ -76,3 +81,36 @@ def test_coverage_spread_and_bias_of_numbers(said, shift):
     assert (measured.spread_high < 1) == (said > 1)
     assert (measured.bias_low > 0) == (shift > 0)
     assert measured.width == pytest.approx(2 * 1.959964 * said)
+
+
+class Told:
+    """An estimator whose predictions are known."""
+
+    def __init__(self, f, likelihood):
+        self.f, self.likelihood = f, likelihood
+
+    def predict_distribution(self, rows):
+        return Predictive(DrawsLatent(self.f[None, rows]), self.likelihood, arrays=True)
+
+
+@pytest.mark.parametrize(
+    ("truth", "said", "right"),
+    [
+        (Poisson(), Poisson(), True),
+        (Tweedie(1.5, 2.0), Tweedie(1.5, 2.0), True),
+        (NegativeBinomial(1.5), NegativeBinomial(1.5), True),
+        (NegativeBinomial(1.5), Poisson(), False),
+        (Tweedie(1.5, 4.0), Tweedie(1.5, 2.0), False),
+    ],
+)
+def test_right_models_of_counts_and_of_amounts_with_zeros_lie_in_the_bands_and_others_do_not(truth, said, right):
+    f = torch.randn(400, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 0.3 - 0.3
+    y = truth.sample(f, torch.Generator().manual_seed(1))[:, 0].numpy()
+    rows = replace(rows_of(y, ()), X=np.arange(400))
+    measured = statistics.number_calibration(rows, judged.predictions(Told(f, said), rows, block=150), 0)
+    assert measured.partly
+    assert measured.pit.sum() == pytest.approx(400)
+    covered = (measured.low <= measured.coverage) & (measured.coverage <= measured.high)
+    filled = (measured.pit_low <= measured.pit) & (measured.pit <= measured.pit_high)
+    assert (covered.all() and filled.all()) == right
+    assert right or filled.sum() <= 8

@@ -22,9 +22,9 @@ def test_blocks_say_what_the_whole_says(name, request):
     assert told.log_prob == pytest.approx(whole.log_prob(case.judged().y))
 
 
-def test_quantiles_are_those_of_the_outcome(linear):
+def test_intervals_and_places_are_those_of_the_outcome(linear):
     told = judged.predictions(linear.estimator, linear.judged())
     mean, sd = linear.estimator.predict(linear.X, return_std=True)
-    expected = mean[:, None] + sd[:, None] * stats.norm.ppf(np.arange(1, 20) / 20)
-    assert told.quantiles == pytest.approx(expected, abs=1e-4)
+    expected = stats.norm.cdf(linear.judged().y, mean, sd)
+    assert told.pit_ends == pytest.approx(np.stack([expected, expected], 1), abs=1e-9)
     assert told.interval == pytest.approx(mean[:, None] + sd[:, None] * stats.norm.ppf([0.025, 0.975]), abs=1e-6)

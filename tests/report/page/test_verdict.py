@@ -29,7 +29,7 @@ def numbers_with(facts, said, shift, rows):
     generator = np.random.default_rng(1)
     mean = generator.normal(size=rows)
     y = mean + shift + generator.normal(size=rows)
-    judged, told = rows_of(y, ()), told_of(mean, np.full(rows, said))
+    judged, told = rows_of(y, ()), told_of(mean, np.full(rows, said), y)
     return replace(
         facts,
         judged=judged,
