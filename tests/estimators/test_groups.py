@@ -69,6 +69,25 @@ def test_the_evidence_is_higher_than_with_one_precision(kind: Any, options: dict
     assert fitted(kind, **options).log_evidence_ > fitted(kind).log_evidence_
 
 
+@pytest.mark.parametrize("kind", [BayesianLinearRegression, BayesianGeneralizedLinearModel])
+def test_switched_off_columns_would_lower_the_evidence_and_the_others_are_stationary(kind: Any):
+    """q² ≤ s for a column without a weight and β q² = s for one with, C the covariance of y (Tipping & Faul 2003)."""
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((60, 12))
+    y = X[:, 0] - 0.6 * X[:, 1] + 0.3 * X[:, 2] + rng.standard_normal(60)
+    options = {"likelihood": "gaussian", "posterior": "laplace"} if kind is BayesianGeneralizedLinearModel else {}
+    model = kind(prior_precision="ard", standardize=False, **options).fit(X, y)
+    noise = model.hyperparameters_["noise_variance"] if options else model.noise_variance_
+    precision = np.asarray(model.prior_precision_)
+    centred, off = X - X.mean(0), np.isinf(precision)
+    assert 2 <= off.sum() <= 9
+    covariance = noise * np.eye(60) + (centred / precision) @ centred.T
+    s = np.einsum("nd,nd->d", centred, np.linalg.solve(covariance, centred))
+    q = centred.T @ np.linalg.solve(covariance, y - y.mean())
+    assert (q[off] ** 2 <= s[off] * (1.0 + 1e-6)).all()
+    np.testing.assert_allclose(q[~off] ** 2, s[~off], rtol=1e-4)
+
+
 @pytest.mark.filterwarnings("ignore:posterior='laplace'")  # that a better one is there
 def test_relevance_of_squares_and_products_ends_at_a_maximum(reference_data: Path):
     """Many of 104 features of 189 separable rows leave on the way, where the evidence is nearly level."""
