@@ -224,11 +224,37 @@ def test_whole_numbers_one_after_another_are_suggested_as_ordered(tmp_path):
     assert "in order" not in fit(tmp_path, skipped, "--model", "linear")
 
 
-def test_ordered_classes_that_cannot_be_are_refused(tmp_path):
-    table = written(tmp_path / "t.csv", ratings().assign(visits=np.array(list("abc"))[ratings()["visits"] - 3]))
-    given = ["--target", "visits", "--out", tmp_path / "m.bayes", "--likelihood", "ordinal"]
-    said = "expected whole numbers in the order of the classes for --likelihood ordinal, got text such as"
-    assert refused(run("fit", table, *given), said)
+@pytest.mark.parametrize(
+    ("often", "counts", "ordered"),
+    [
+        ([180, 90, 25, 5], True, True),
+        ([180, 90, 25, 0, 5], True, False),
+        ([0, 180, 90, 25, 5], False, True),
+        ([90, 180, 25, 5], False, True),
+        ([180, 90, 90, 5], False, True),
+    ],
+)
+def test_few_whole_numbers_from_0_of_which_large_ones_are_rare_are_suggested_as_counts(often, counts, ordered):
+    values = np.repeat(np.arange(len(often), dtype=float), often)[::-1]
+    rows = Target.of(TABLE, "y", values, "numeric", np.arange(len(values)), "auto")
+    assert rows.task == "classification"
+    assert ("if they are counts, try --likelihood negative_binomial (or poisson)" in rows.remark) == counts
+    assert ("if they are in order" in rows.remark) == ordered
+    different, times = np.unique(values, return_counts=True)
+    assert Target.of(TABLE, "y", different, "numeric", np.zeros(1), "auto", times).remark == rows.remark
+
+
+@pytest.mark.parametrize("options", [[], ["--stream"]])
+def test_a_text_among_ordered_classes_is_refused_with_its_place(tmp_path, options):
+    frame = ratings().astype({"visits": str})
+    frame.loc[3, "visits"] = "good"
+    name = "t.parquet" if options else "t.csv"
+    table = tmp_path / name
+    frame.to_parquet(table) if options else written(table, frame)
+    given = ["--target", "visits", "--out", tmp_path / "m.bayes", "--likelihood", "ordinal", "--model", "linear"]
+    place = "row 4" if options else "line 5"
+    said = f"{place}, column 'visits': expected a whole number, in the order of the classes, for --likelihood ordinal, "
+    assert refused(run("fit", table, *given, *options), said + "got 'good'. Number the classes in the table.")
 
 
 def litters(rows=60):

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from bayescope.cli.arrow_source import ArrowSource
-from bayescope.cli.target import Target, check_domain
+from bayescope.cli.target import ORDERED, Target, check_domain
 from bayescope.cli.training_table import Roles
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.processes import Processes
@@ -104,9 +104,9 @@ def read_streamed_table(
             labels.add(replace(column, values=column.values[~missing]), once[~missing])
         else:
             numbers.add(column.values, once)
-            if likelihood is not None:
-                there = np.flatnonzero(~missing)
-                check_domain(source, name, column.values[there], row + there, likelihood)
+        if likelihood is not None and (column.kind == "numeric" or likelihood in ORDERED):
+            there = np.flatnonzero(~missing)
+            check_domain(source, name, column.values[there], row + there, likelihood)
         gaps.append(row + np.flatnonzero(missing))
         row += len(missing)
     parts = zip(*processes.gather((labels, numbers, np.concatenate(gaps))), strict=True)

@@ -102,7 +102,8 @@ class Target:
             if task == "auto" and kind == "numeric"
             else ""
         )
-        return cls(name, labels, "classification", reason, _remark_on_order(name, found) if reason else "")
+        remark = _remark_on_classes(name, values, counts) if reason else ""
+        return cls(name, labels, "classification", reason, remark)
 
 
 def check_trials(source: str, name: str, trials: np.ndarray, place: Callable[[int], str]) -> None:
@@ -146,9 +147,11 @@ def check_domain(
     """
     known = resolve(likelihood)  # type: ignore[arg-type]
     if likelihood in ORDERED and values.dtype.kind not in "biuf":
+        row = int(pd.to_numeric(pd.Series(values), errors="coerce").isna().argmax())
         raise InputError(
-            f"{source.name}: column {name!r}: expected whole numbers in the order of the classes for --likelihood "
-            f"{likelihood}, got text such as {str(values[0])!r}. Number the classes in the table."
+            f"{source.name}: {place_of(source, int(places[row]))}, column {name!r}: expected a whole number, in the "
+            f"order of the classes, for --likelihood {likelihood}, got {str(values[row])!r}. Number the classes in the "
+            "table."
         )
     if known.domain.low == -np.inf:
         return
@@ -185,14 +188,17 @@ def _remark(name: str, values: np.ndarray, counts: np.ndarray | None) -> str:
     return ""
 
 
-def _remark_on_order(name: str, found: np.ndarray) -> str:
-    """That whole numbers one after another may be ordered classes, such as ratings."""
-    if len(found) < LEAST_ORDERED or (np.diff(found) != 1).any():
+def _remark_on_classes(name: str, values: np.ndarray, counts: np.ndarray | None) -> str:
+    """That whole numbers from 0, the larger the rarer, may be counts, and numbers one after another ordered classes."""
+    found, place = np.unique(values, return_inverse=True)
+    if len(found) < LEAST_ORDERED:
         return ""
-    return (
-        f"{name} has the values {found[0]:g} to {found[-1]:g}: if they are in order, as ratings are, try --likelihood "
-        "ordinal, which learns from the order"
-    )
+    asked = []
+    if found[0] == 0 and (np.diff(np.bincount(place, counts)) < 0).all():
+        asked += ["if they are counts, try --likelihood negative_binomial (or poisson)"]
+    if (np.diff(found) == 1).all():
+        asked += ["if they are in order, as ratings are, try --likelihood ordinal, which learns from the order"]
+    return f"{name} has the values {found[0]:g} to {found[-1]:g}: {'; '.join(asked)}" if asked else ""
 
 
 def _check_classes(where: str, found: np.ndarray, kind: Kind, whole: bool) -> None:
