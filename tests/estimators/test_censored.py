@@ -117,12 +117,17 @@ def test_what_cannot_be_a_lifetime_is_refused(name: str) -> None:
         MAKERS[name](likelihood="weibull").fit(x, y)
 
 
-def test_four_outcomes_of_any_numbers_are_no_intervals() -> None:
+@pytest.mark.parametrize("likelihood", ["student_t", "exponential"])
+def test_four_outcomes_are_no_intervals_even_if_they_or_their_means_have_that_order(likelihood: str) -> None:
     rng = np.random.default_rng(10)
-    model = MAKERS["linear"](likelihood="student_t", posterior="map").fit(
-        rng.normal(size=(30, 1)), rng.normal(size=(30, 4))
-    )
-    assert model.predict([[0.0]]).shape == (1, 4)
+    x = rng.normal(size=(30, 1))
+    y = np.exp(0.5 * x) * rng.gamma(9.0, size=(30, 4))
+    ordered = np.sort(y)[:, [1, 2, 0, 3]]
+    model, alone = (MAKERS["linear"](likelihood=likelihood, posterior="map") for _ in range(2))
+    model.fit(x, ordered), alone.fit(x, ordered[:, 1])
+    np.testing.assert_allclose(model.predict(x)[:, 1], alone.predict(x), rtol=1e-3)
+    means = y * [2.0, 3.0, 1.0, 4.0]
+    assert MAKERS["additive"](likelihood=likelihood).fit(x, means).predict(x).shape == (30, 4)
 
 
 def test_log_likelihoods_of_censored_rows_are_those_of_the_predictive() -> None:

@@ -311,6 +311,18 @@ def test_first_values_and_constants_are_near_the_truth(name: str) -> None:
     assert not start.starting(likelihood.targets(rows, 1)).learnable
 
 
+@everywhere
+def test_first_values_and_constants_of_four_outputs_are_those_of_each(name: str) -> None:
+    likelihood = CASES[name]
+    start = type(likelihood)() if likelihood.hyperparameters else likelihood
+    f = torch.full((50, 4), 0.8, dtype=torch.float64)
+    y = likelihood.sample(f, torch.Generator().manual_seed(1)).sort(-1).values[:, [1, 2, 0, 3]]
+    together, each = start.starting(y), [start.starting(column) for column in y.split(1, 1)]
+    for key in likelihood.hyperparameters:
+        torch.testing.assert_close(together.known(key), torch.stack([one.known(key) for one in each]))
+    torch.testing.assert_close(start.constant(y), torch.cat([start.constant(column) for column in y.split(1, 1)]))
+
+
 def test_censored_times_are_rows_of_intervals() -> None:
     y = bs.Censored(
         [2.0, 3.0, 4.0], [1, 0, 0], side=["right", "right", "left"], entry=[1.0, 2.0, 0.5], exit=[9.0, 9.0, 8.0]

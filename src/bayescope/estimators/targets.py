@@ -33,7 +33,7 @@ from bayescope.likelihoods import (
     WithOffset,
     resolve,
 )
-from bayescope.likelihoods.censoring import INTERVAL, points
+from bayescope.likelihoods.censoring import INTERVAL, middle
 from bayescope.processes import warn_once
 from bayescope.tables import Column
 from bayescope.tables.column_sums import ColumnMoments, LabelsSeen
@@ -202,7 +202,7 @@ class Units:
             y = block.target.reshape(len(block), -1)
             if flat and y.shape[1] == INTERVAL:
                 exact = float(np.average(y[:, 0] == y[:, 1], weights=block.weights))
-                y = points(torch.from_numpy(y)).numpy()
+                y = middle(torch.from_numpy(y)).numpy()
             around = y
             if block.offset is not None:
                 added = block.offset.reshape(len(block), -1)
@@ -236,7 +236,9 @@ class Units:
 
     def constant(self, likelihood: Likelihood) -> Tensor:
         """f without its offset near that of the best constant, shape (D,), for lifetimes per event."""
-        found = likelihood.constant(torch.from_numpy(self.shift)[None]) - torch.from_numpy(self.offset)
+        row = torch.from_numpy(self.shift)[None]
+        each = row.split(1 if likelihood.domain.joined else row.shape[1], 1)  # four means are no interval
+        found = torch.cat([likelihood.constant(y) for y in each]) - torch.from_numpy(self.offset)
         return found - math.log(max(self.exact, 1.0 / (self.rows + 1)))
 
     def warn_if_constant(self, learns: Sequence[str]) -> None:

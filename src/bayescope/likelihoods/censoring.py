@@ -42,7 +42,9 @@ def Censored(  # it makes y as a class would
 
     Returns:
         Float64 of shape (N, 4), with the columns (lower, upper, entry, exit): lower = upper where the event was seen,
-        and infinities where there is no bound. Rows of known intervals may be written so by hand.
+        and infinities where there is no bound. Rows of known intervals may be written so by hand. Four columns
+        without an infinity are such rows if entry ≤ lower ≤ upper ≤ exit in all and two of these are equal in one, else
+        four outcomes.
 
     Raises:
         InputError: if shapes differ, an event is neither 0 nor 1, or an entry is not before its time; it names the row.
@@ -109,7 +111,9 @@ def are_intervals(columns: np.ndarray) -> bool:
     if columns.dtype.kind not in "fiu":
         return False
     lower, upper, entry, end = columns.T
-    return bool(np.isinf(columns).any() or ((entry <= lower) & (lower <= upper) & (upper <= end)).all())
+    equal = (lower == upper) | (lower == entry) | (upper == end)
+    ordered = (entry <= lower) & (lower <= upper) & (upper <= end)
+    return bool(np.isinf(columns).any() or (equal.any() and ordered.all()))
 
 
 def refuse_no_event(intervals: Tensor) -> None:
@@ -126,9 +130,12 @@ def refuse_no_event(intervals: Tensor) -> None:
 
 
 def points(y: Tensor) -> Tensor:
-    """One finite number for each row of canonical targets, shape (N, D): the middle, or the end that is known."""
-    if y.shape[-1] != INTERVAL or not are_intervals(y.detach().cpu().numpy()):
-        return y
+    """One finite number for each number of all canonical targets, shape (N, D)."""
+    return middle(y) if y.shape[-1] == INTERVAL and are_intervals(y.detach().cpu().numpy()) else y
+
+
+def middle(y: Tensor) -> Tensor:
+    """One finite number for each interval, shape (N, 1): the middle, or the end that is known."""
     lower, upper = y[:, :1], y[:, 1:2]
     known = torch.where(torch.isfinite(lower), lower, upper)
     return torch.where(torch.isfinite(lower) & torch.isfinite(upper), 0.5 * lower + 0.5 * upper, known)

@@ -15,7 +15,7 @@ from scipy import stats
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from bayescope.likelihoods.censoring import INTERVAL, points, read_intervals
+from bayescope.likelihoods.censoring import INTERVAL, middle, points, read_intervals
 from bayescope.likelihoods.curvatures import DiagonalLambdas
 from bayescope.likelihoods.elementwise import Elementwise, hyperparameter, one_or_each
 from bayescope.likelihoods.likelihood import Domain, Moments, Tilted
@@ -169,8 +169,8 @@ class Location(Errors, Elementwise):
         return DiagonalLambdas(entries if curved else torch.where(exact, self.fisher(f), entries))
 
     def place(self, y: Tensor) -> Tensor:
-        """The f at which the error is 0, where its density is largest."""
-        at = points(y)
+        """The f at which the error is 0, where its density is largest; of four columns that of an interval."""
+        at = middle(y) if y.shape[-1] == INTERVAL else y
         return at.clamp_min(torch.finfo(at.dtype).tiny).log() if self.positive else at
 
     def constant(self, y: Tensor) -> Tensor:
