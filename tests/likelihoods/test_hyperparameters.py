@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import bayescope as bs
 from bayescope.errors import InputError, UnsupportedError
-from bayescope.likelihoods import Weighted
+from bayescope.likelihoods import Weighted, resolve
 from bayescope.training import first_likelihood
 
 ROWS = 400
@@ -103,6 +103,36 @@ def test_trainings_learn_the_dispersion_with_the_weights(fit: str) -> None:
     assert "dispersion" in q.summary()
     if fit != "mc_dropout":
         assert len(q.trace["dispersion"]) > 10
+
+
+OF_EACH = {
+    **{name: torch.distributions.Gamma(torch.tensor([2.0, 20.0]).double(), 1.0) for name in ("gamma", "weibull")},
+    "log_normal": torch.distributions.LogNormal(torch.zeros(2).double(), torch.tensor([0.3, 1.0]).double()),
+    "student_t": torch.distributions.StudentT(5.0, torch.zeros(2).double(), torch.tensor([1.0, 30.0]).double()),
+    "laplace_noise": torch.distributions.Laplace(torch.zeros(2).double(), torch.tensor([1.0, 30.0]).double()),
+    "beta": torch.distributions.Beta(torch.tensor([2.0, 20.0]).double(), torch.tensor([3.0, 10.0]).double()),
+    **{
+        name: torch.distributions.NegativeBinomial(torch.tensor([0.5, 5.0]).double(), torch.tensor(0.7).double())
+        for name in ("negative_binomial", "zero_inflated_poisson", "tweedie")
+    },
+}
+
+
+@pytest.mark.parametrize("name", OF_EACH)
+def test_each_of_several_outputs_has_hyperparameters_of_its_own(name: str) -> None:
+    """Where a network's training begins and where it leads them."""
+    torch.manual_seed(2)
+    start, y = resolve(name), OF_EACH[name].sample((120,))
+    together, each = first_likelihood(start, lambda: y), [start.starting(column) for column in y.split(1, 1)]
+    for key in start.hyperparameters:
+        torch.testing.assert_close(together.known(key), torch.stack([one.known(key).reshape(()) for one in each]))
+    f = together.constant(y).expand(120, 2)
+    learnt = together.fitted(together.hyperparameters, f, y)
+    for d, one in enumerate(each):
+        alone = one.fitted(one.hyperparameters, f[:, d : d + 1], y[:, d : d + 1])
+        for key in start.hyperparameters:
+            if key != "degrees_of_freedom":
+                assert float(learnt.known(key)[d]) == pytest.approx(float(alone.known(key)), rel=0.02, abs=1e-3)
 
 
 def test_what_is_left_open_where_nothing_learns_it_is_refused_by_name() -> None:

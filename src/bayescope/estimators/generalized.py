@@ -103,7 +103,8 @@ class BayesianGeneralizedLinearModel(OutcomeRegressor, ChosenPosterior):
     Attributes:
         classes_: of ordered classes, the K classes in their order.
         likelihood_: p(y∣f), with the values that were learnt.
-        hyperparameters_: their values by name, numbers or arrays.
+        hyperparameters_: their values by the names that the likelihood's class has, numbers; of K outcomes shape (K,),
+            one for each (a `MultivariateGaussian`'s covariance has (K, K), and `Joint` numbers of its parts).
         posterior_: over the flat weights (W row-major, then b); it reads tables as the estimator does. By default
             its b is f at the inputs' means.
         coef_: the posterior mean of w, shape (D,), of K outcomes (K, D), of the inputs (standardised unless

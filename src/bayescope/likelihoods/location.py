@@ -522,7 +522,7 @@ class LaplaceNoise(Location):
             exact = (y[:, 0] == y[:, 1]) & torch.isinf(y[:, 2:]).all(1)
             (rows,) = torch.nonzero(~exact, as_tuple=True)
             some = self._over_pieces(mean[rows], variance[rows], y[rows])
-            value, slope, bend = self.expected_log_density(mean, variance, points(y))
+            value, slope, bend = self.expected_log_density(mean, variance, middle(y))
             return (
                 value.index_copy(0, rows, some[0]),
                 slope.index_copy(0, rows, some[1]),
