@@ -31,8 +31,8 @@ _CROWDING = 2.0
 # Beyond this many sds a = 0 is out of reach, and so is the crowding: only then may its place be moved.
 _FAR = 20.0
 _ROW_BLOCK = 1024
-# A search for the mass of an integrand: nodes of its grids, how deep below the peak it follows, how often it closes in,
-# and the share of the nodes that the mass fills when it is done.
+# A search for the mass of an integrand: nodes of its grids, how deep below the peak it follows, the most
+# times that it is narrowed, and the share of the nodes that the mass fills when it is done.
 _GRID_NODES = 129
 _DEPTH = 42.0
 _ZOOMS = 12

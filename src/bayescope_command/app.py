@@ -167,7 +167,7 @@ ComparisonFolder = Annotated[
 ]
 ComparedModel = Annotated[
     str,
-    typer.Option(help="linear, additive or mlp, as for fit. Of a linear model of classes NUTS is the reference."),
+    typer.Option(help="linear, additive or mlp, as for fit. For linear classifiers NUTS is the reference."),
 ]
 Posteriors = Annotated[
     str | None,

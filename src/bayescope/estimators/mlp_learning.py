@@ -163,7 +163,7 @@ class Lesson:
     def coarse(self, seed: int) -> list[Tensor]:
         """Some rows, standardised numbers to 2⁻³⁰ (1e-9); whole numbers stay.
 
-        Hundreds of steps down a surface with many valleys make another network of numbers that differ in their last
+        Hundreds of steps down a surface with many valleys end at a different network if inputs differ in their last
         digits, as they do between units. Targets that are not standardised stay.
         """
         inputs, targets = self.some(MOST_SOUGHT, seed)

@@ -38,9 +38,9 @@ from bayescope.processes import warn_once
 from bayescope.tables import Column
 from bayescope.tables.column_sums import ColumnMoments, LabelsSeen
 
-# The names of likelihoods of numbers, and of classes.
 # Counts whose Pearson statistic is more than this a row vary more than their likelihood says.
 OVERDISPERSED = 2.0
+# The names of likelihoods of numbers, and of classes.
 NUMBERS: tuple[NumberLikelihoodName, ...] = get_args(NumberLikelihoodName)
 OF_CLASSES: tuple[str, ...] = get_args(ClassLikelihoodName)
 # More ordered classes than this are rather numbers.

@@ -184,7 +184,7 @@ class Latent(ABC):
 
     @_of_outcome
     def outcome_cdf(self, likelihood: Likelihood, y: Tensor) -> Tensor:
-        """The same for any likelihood of numbers."""
+        """P(Y_d ≤ y_d) of each number, shape (N, D)."""
         return mixture_cdf(*self.components(likelihood), y) if likelihood.gaussian_outcome else self.cdf(likelihood, y)
 
     @_of_outcome

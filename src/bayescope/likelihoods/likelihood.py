@@ -1,4 +1,4 @@
-"""What a likelihood p(y∣f) is: the twelve members that each one writes, and all that follows from them."""
+"""What a likelihood p(y∣f) is: the members that each one writes, and all that follows from them."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ class Location(Errors, Elementwise):
         def between(rows: Tensor, low: Tensor, high: Tensor) -> Value:
             return self._between(f[..., rows, :], s[..., rows, :], low[rows], high[rows])
 
-        # Tails are dear: only rows that have one are asked for it
+        # Tails are expensive: they are computed for censored and truncated rows only
         (censored,) = torch.nonzero(~seen[:, 0], as_tuple=True)
         known = between(censored, lower, upper)
         value = Value(*(a.index_copy(-2, censored, b) for a, b in zip(value, known, strict=True)))

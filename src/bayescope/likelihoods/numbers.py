@@ -16,8 +16,8 @@ from bayescope.quadrature import gauss_legendre
 _QUANTILE_STEPS, _TOLERANCE, _MOST, _FAR = 200, 1e-10, 1e300, 16.0
 # Nodes of an entropy's grid, and its unit over all numbers, as a share of the width of the density.
 _GRID, _PEAK = 513, 0.05
-# A search for where a density begins: how often it closes in, its nodes, and how deep below the peak that is; and the
-# distance of the nodes of a long grid in log y, at which features of unit width are right to 1e-12.
+# A search for where a density begins: the number of times that it is narrowed, its nodes, and how deep below the peak
+# that is; and the distance of the nodes of a long grid in log y, at which features of unit width are right to 1e-12.
 _ZOOMS, _SEARCH, _FALL, _FINEST = 3, 33, 42.0, 0.3
 # Shares nearer to 0 and to 1 than these are at them.
 _TINY, _ULP = 1e-300, 2.0**-53
