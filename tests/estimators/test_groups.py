@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import bayescope as bs
-from bayescope.errors import InputError, InputTypeError, OptionError
+from bayescope.errors import ConvergenceWarning, InputError, InputTypeError, OptionError
 from bayescope.estimators import (
     BayesianGeneralizedLinearModel,
     BayesianLinearRegression,
@@ -389,3 +389,11 @@ def test_posteriors_are_compared_under_the_same_precisions(options: dict[str, An
         model, features, table["two"], posteriors=["laplace", "map"], reference="laplace", random_state=0
     )
     assert "Prior precisions: by feature or group" in str(compared)
+
+
+def test_relevance_that_explains_every_row_is_reported() -> None:
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((60, 200))
+    y = X[:, :5] @ [2.0, -1.5, 1.0, 0.7, -0.5] + 0.5 * rng.standard_normal(60)
+    with pytest.warns(ConvergenceWarning, match="explained without noise"):
+        bs.BayesianLinearRegression(prior_precision="ard").fit(X, y)

@@ -22,6 +22,9 @@ from bayescope.processes import warn_once
 
 # The noise variance is sought between these multiples of the mean squared deviation of y.
 NOISE_BOUNDS = (1e-12, 1e2)
+# Below this share of the mean squared deviation of y there is next to no noise. As many weights as this share of the
+# rows explain any y.
+NO_NOISE, EXPLAINING = 1e-5, 0.9
 # The noise of a constant y, whose noise cannot be learnt: this share of the constant, as a standard deviation.
 CONSTANT_NOISE = 1e-12
 # A y whose deviations from its mean are all below this many units in the last place of the mean is a constant.
@@ -165,10 +168,12 @@ def tune_group_scales(
     (z,) = density.table.agreed(z)
     beta = float(z[-1].exp())
     at_end = (z >= high - 1e-6) & (low < high)
-    if bool(at_end.any()) or (lowest < highest and float(z[-1]) <= lowest + 1e-6):
+    precision = torch.where(given.isnan(), beta / evidence.variances(z), given)[groups.index]
+    as_many = int(precision.isfinite().sum()) >= EXPLAINING * rows
+    explained = lowest < highest and as_many and beta * deviation > 1.0 / NO_NOISE
+    if explained or bool(at_end.any()) or (lowest < highest and float(z[-1]) <= lowest + 1e-6):
         _warn_unbounded(beta / float(evidence.variances(z).max()), beta)
     constant = rows * math.log(2.0 * math.pi) + (math.log(sums.rows) if rows < sums.rows else 0.0)
-    precision = torch.where(given.isnan(), beta / evidence.variances(z), given)[groups.index]
     return Scales(precision, 1.0 / beta, evidence(z)[0] - 0.5 * constant, bool(precision.isinf().all()))
 
 
