@@ -7,7 +7,19 @@ import torch
 
 from bayescope.errors import UnsupportedError
 from bayescope.latent import DrawsLatent, GaussianLatent, MixtureLatent
-from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, mixture_quantile
+from bayescope.latent.latent import CONDENSED, GROUPS
+from bayescope.likelihoods import (
+    Bernoulli,
+    Beta,
+    Categorical,
+    Gamma,
+    Gaussian,
+    NegativeBinomial,
+    StudentT,
+    Tweedie,
+    mixture_quantile,
+    quantile_of_numbers,
+)
 from bayescope.models import LinearModel
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.precision import DiagonalPrecision
@@ -227,3 +239,36 @@ def test_with_and_without_covariances_the_answer_is_the_same():
     assert whole.latent.covariance.shape == (220, 400)
     torch.testing.assert_close(whole.probs[:5], few.probs, rtol=1e-12, atol=0)
     assert few.latent_cov.shape == (5, 400, 400)
+
+
+@pytest.mark.parametrize("sd", [0.05, 0.3, 2.0])
+@pytest.mark.parametrize("likelihood", [Tweedie(1.5, 2.0), Gamma(5.0), StudentT(1.0, 4.0), NegativeBinomial(0.5)])
+def test_groups_of_draws_have_the_moments_of_the_draws_and_their_distribution(likelihood, sd):
+    source = torch.Generator().manual_seed(0)
+    f = torch.randn(6, 1, dtype=torch.float64, generator=source)
+    draws = DrawsLatent(f + sd * torch.randn(1003, 6, 1, dtype=torch.float64, generator=source))
+    few = draws.condensed(likelihood)
+    assert sd > 0.05 or len(few.values) == 2 * GROUPS
+    assert sd < 2.0 or few is draws
+    torch.testing.assert_close(few.mean, draws.mean)
+    torch.testing.assert_close(few.variance, draws.variance)
+    for level in (0.02, 0.5, 0.98):
+        y = likelihood.quantile(f, level)
+        torch.testing.assert_close(few.cdf(likelihood, y), draws.cdf(likelihood, y), atol=2.0 * CONDENSED, rtol=0.0)
+
+
+@pytest.mark.parametrize("level", [0.01, 0.5, 0.975])
+@pytest.mark.parametrize("likelihood", [Tweedie(1.5, 2.0), Gamma(0.3), StudentT(1.0, 2.0), Beta(3.0)])
+def test_a_quantile_is_found_in_few_questions(likelihood, level):
+    f = torch.linspace(-2.0, 2.2, 9, dtype=torch.float64)[:, None]
+    latent, asked = GaussianLatent(f, torch.full((9, 1, 1), 0.1, dtype=torch.float64), "quadrature"), []
+
+    def cdf(y):
+        asked.append(y)
+        return latent.cdf(likelihood, y)
+
+    low, high = latent._outcome_ends(likelihood, level)
+    y = quantile_of_numbers(cdf, low, high, level, integer=False)
+    assert len(asked) <= 25
+    above = y > 1e-280
+    torch.testing.assert_close(latent.cdf(likelihood, y)[above], torch.full_like(y, level)[above], atol=1e-7, rtol=0.0)

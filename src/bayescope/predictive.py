@@ -271,7 +271,8 @@ class Predictive:
         for a prediction that is certain (Gneiting & Raftery 2007, section 4.2). For several outputs it is their mean.
 
         It is right to 1e-9 standard deviations for an outcome that is Gaussian given f, to 1e-6 for rows of counts
-        below 256, to about 2e-3 for larger counts, and to about 1e-4 for others. Of ordered classes, 1 apart, it is the
+        below 256, to about 2e-3 for larger counts, and to about 1e-4 for others. Of 256 draws of f and more,
+        neighbours may be averaged, which moves a probability by about 1e-5. Of ordered classes, 1 apart, it is the
         ranked probability score Σ_k (P(y' ≤ k) − 1{y ≤ k})².
 
         Raises:

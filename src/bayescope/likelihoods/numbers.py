@@ -45,21 +45,38 @@ def quantile_of_numbers(
     at_low, at_high = cdf(low) - level, cdf(high) - level
     high = torch.where(at_low >= 0, low, high)
     low = torch.where((low == 0) & (high > 0), _TINY, low)
-    for step in range(_QUANTILE_STEPS):
-        if bool((high - low <= _TOLERANCE * torch.maximum(low.abs(), high.abs())).all()):
+    return _root(lambda y: cdf(y) - level, (low, at_low), (high, at_high))
+
+
+def _root(rising: Map, low: tuple[Tensor, Tensor], high: tuple[Tensor, Tensor]) -> Tensor:
+    """Where a rising function is 0, elementwise, between numbers with their values: to 1e-10 of it.
+
+    By inverse quadratic interpolation where that is safe, and else by bisection (Chandrupatla 1997, "A new hybrid
+    quadratic/bisection algorithm for finding the zero of a nonlinear function without using derivatives").
+    """
+    (a, at_a), (b, at_b) = high, low
+    share = torch.full_like(a, 0.5)
+    for _ in range(_QUANTILE_STEPS):
+        width, reach = (b - a).abs(), _TOLERANCE * torch.maximum(a.abs(), b.abs())
+        done = width <= reach
+        if bool(done.all()):
             break
-        # Regula falsi after Illinois, and every third step a bisection, which bounds the number of steps
-        secant = (low * at_high - high * at_low) / (at_high - at_low)
-        halve = (step % 3 == 2) | ~((secant > low) & (secant < high))
-        middle = torch.where(halve, 0.5 * (low + high), secant)
-        far = (low > 0) & (high > _FAR * low)
-        middle = torch.where(far, low.clamp_min(0.0).sqrt() * high.clamp_min(0.0).sqrt(), middle)
-        at_middle = cdf(middle) - level
-        less = at_middle < 0
-        at_high = torch.where(less, 0.5 * at_high, at_middle)
-        at_low = torch.where(less, at_middle, 0.5 * at_low)
-        low, high = torch.where(less, middle, low), torch.where(less, high, middle)
-    return 0.5 * (low + high)
+        least = torch.where(done, 0.5, 0.5 * reach / width)
+        x = a + torch.minimum(torch.maximum(share, least), 1.0 - least) * (b - a)
+        low_end, high_end = torch.minimum(a, b), torch.maximum(a, b)
+        far = (low_end > 0) & (high_end > _FAR * low_end)
+        x = torch.where(far, low_end.clamp_min(0.0).sqrt() * high_end.clamp_min(0.0).sqrt(), x)
+        at_x = rising(x)
+        same = (at_x < 0) == (at_a < 0)
+        c, at_c = torch.where(same, a, b), torch.where(same, at_a, at_b)
+        b, at_b = torch.where(same, b, a), torch.where(same, at_b, at_a)
+        a, at_a = x, at_x
+        place, height = (a - b) / (c - b), (at_a - at_b) / (at_c - at_b)
+        safe = (height.square() < place) & ((1.0 - height).square() < 1.0 - place)
+        first = at_a / (at_b - at_a) * at_c / (at_b - at_c)
+        second = (c - a) / (b - a) * at_a / (at_c - at_a) * at_b / (at_c - at_b)
+        share = torch.where(safe, first + second, 0.5)
+    return torch.where(at_a.abs() < at_b.abs(), a, b)
 
 
 def entropy_of_numbers(domain: Domain, log_density: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
