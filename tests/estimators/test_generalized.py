@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -303,3 +304,21 @@ def test_what_laplace_adds_to_the_loss_of_several_counts_is_that_of_its_predicti
     said = re.search(r"adds (\S+) nats", message)
     assert said is not None
     assert float(said[1]) == pytest.approx((at_mode - predicted.log_prob(y)).mean(), rel=0.05)
+
+
+@pytest.mark.parametrize("spread", [False, True])
+@pytest.mark.parametrize("likelihood", ["binomial", "given trials", "zero_inflated_poisson"])
+def test_trials_and_counts_with_zeros_that_vary_too_much_are_reported(likelihood: str, spread: bool) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 2))
+    share = rng.beta(0.3, 0.3, 300) if spread else 0.3
+    successes = rng.binomial(20, share, 300)
+    counts = np.where(rng.random(300) < 0.3, 0, rng.poisson(10.0 * rng.gamma(0.5, 2.0, 300) if spread else 4.0))
+    y = {"binomial": np.c_[successes, np.full(300, 20)], "given trials": successes}.get(likelihood, counts)
+    given = bs.Binomial(20) if likelihood == "given trials" else likelihood
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        BayesianGeneralizedLinearModel(likelihood=given).fit(X, y)
+    said = [str(each.message) for each in caught if "less variance" in str(each.message)]
+    assert len(said) == spread
+    assert not spread or ("groups=" in said[0]) == (likelihood != "zero_inflated_poisson")

@@ -319,7 +319,7 @@ class NeuralAdditiveRegressor(OutcomeRegressor, AdditiveEstimator):
         self._learn(rows, canonical, outputs, first, learns=learns, origin=origin)
         if (fit := self.additive_.fit) is not None:
             problem = fit.problem
-            warn_if_overdispersed(first, fit.linear.f[ALL], problem.targets[ALL], problem.weights[ALL])
+            warn_if_overdispersed(fit.at.likelihood, fit.linear.f[ALL], problem.targets[ALL], problem.weights[ALL])
 
     def _refuse_intercept(self, likelihood: Likelihood) -> None:
         """Refuses a prior of the intercept where there is none."""

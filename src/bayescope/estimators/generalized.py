@@ -170,7 +170,8 @@ class BayesianGeneralizedLinearModel(OutcomeRegressor, ChosenPosterior):
         weights, intercepts, learnt = self._infer(
             data, model, likelihood, notes, self._intercept(likelihood, data, outputs)
         )
-        _warn_of_spread(data, likelihood, torch.from_numpy(weights), torch.from_numpy(intercepts))
+        fitted = cast(Likelihood, self.posterior_.likelihood)
+        _warn_of_spread(data, fitted, torch.from_numpy(weights), torch.from_numpy(intercepts))
         self.likelihood_ = self._without_offset()
         self.coef_, self.intercept_ = (weights, intercepts) if self._outcomes else (weights[0], float(intercepts[0]))
         self._cutpoints = self._cutpoints_at_zero(learnt) if cutpoints else None

@@ -21,6 +21,7 @@ from bayescope.estimators.table_rows import RowBlock, TableRows, TargetReader
 from bayescope.layers.outputs import Rescaled
 from bayescope.likelihoods import (
     Bernoulli,
+    Binomial,
     Categorical,
     ClassLikelihoodName,
     Gaussian,
@@ -237,7 +238,7 @@ class Units:
     def constant(self, likelihood: Likelihood) -> Tensor:
         """f without its offset near that of the best constant, shape (D,), for lifetimes per event."""
         row = torch.from_numpy(self.shift)[None]
-        each = row.split(1 if likelihood.domain.joined else row.shape[1], 1)  # four means are no interval
+        each = row.split(1 if likelihood.domain.joined == INTERVAL else row.shape[1], 1)  # four means are no interval
         found = torch.cat([likelihood.constant(y) for y in each]) - torch.from_numpy(self.offset)
         return found - math.log(max(self.exact, 1.0 / (self.rows + 1)))
 
@@ -418,16 +419,21 @@ def warn_if_overdispersed(likelihood: Likelihood, f: Tensor, y: Tensor, weights:
         f, y, likelihood = likelihood.moved(f, y), likelihood.outcomes(y), likelihood.likelihood
     for d, part in enumerate(likelihood.parts):
         warn_if_overdispersed(part, f[:, d : d + 1], y[:, d : d + 1], weights)
-    if not likelihood.domain.integer or likelihood.hyperparameters or y.shape != f.shape:
+    if not likelihood.domain.integer or "dispersion" in likelihood.hyperparameters or likelihood.learnable:
         return
     mean, variance = likelihood.conditional(f)
+    remedy = "Take likelihood='negative_binomial', which learns the dispersion."
+    if isinstance(likelihood, Binomial):
+        remedy = "Add what the trials of a row share: columns, or random effects by groups=."
+        if y.shape != f.shape:  # successes and trials; the moments are of one trial
+            y, trials = y[:, :1], y[:, 1:]
+            mean, variance = trials * mean, trials * variance
     each = ((y - mean).square() / variance).mean(-1)
     ratio = float(each.mean() if weights is None else (each @ weights) / weights.sum())
     if ratio > OVERDISPERSED:
         warn_once(
             f"likelihood={likelihood.name!r} gives y {ratio:.3g} times less variance than it has about its means: "
-            "intervals are too narrow, and log probabilities low. Take likelihood='negative_binomial', which learns "
-            "the dispersion.",
+            f"intervals are too narrow, and log probabilities low. {remedy}",
             BayescopeWarning,
         )
 
