@@ -110,11 +110,19 @@ def test_what_cannot_be_a_lifetime_is_refused(name: str) -> None:
     with pytest.raises(InputError, match="expected at least one event, got times that are censored in all rows"):
         MAKERS[name](likelihood="weibull").fit(x, bs.Censored(y[:, 0], np.zeros(20)))
     table = pd.DataFrame({"time": y[:, 0], "event": (y[:, 0] == y[:, 1]).astype(int)})
-    with pytest.raises(InputError, match=r"got one of 0 and 1, 'event'. Give times .* as bs.Censored"):
+    with pytest.raises(InputError, match=r"got only 0 and 1 in 'event'. Give times .* as bs.Censored"):
         MAKERS[name](likelihood="weibull").fit(x, table)
     y[3, :2] = -1.0
     with pytest.raises(InputError, match=r"expected .* got .* in row 3"):
         MAKERS[name](likelihood="weibull").fit(x, y)
+
+
+@pytest.mark.parametrize("codes", [(0, 1), (1, 2), (1, 2, 3), (1,)])
+def test_times_with_codes_of_events_are_not_two_amounts(codes: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(12)
+    y = pd.DataFrame({"time": rng.exponential(size=40), "event": rng.choice(codes, 40)})
+    with pytest.raises(InputError, match=r"got only .* in 'event'. Give times of which some are censored as bs.Cens"):
+        MAKERS["linear"](likelihood="weibull").fit(rng.normal(size=(40, 1)), y)
 
 
 @pytest.mark.parametrize("likelihood", ["student_t", "exponential"])

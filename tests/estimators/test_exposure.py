@@ -133,6 +133,17 @@ def test_an_exposure_that_cannot_be_is_refused(name: str) -> None:
         MAKERS[name](likelihood="poisson").fit(table, "visits", exposure="years")
 
 
+@pytest.mark.parametrize("role", ["exposure", "offset"])
+@pytest.mark.parametrize("value", [0.0, np.nan, np.inf])
+def test_a_number_that_cannot_be_added_is_named_by_its_row_and_column(role: str, value: float) -> None:
+    table = _watched(20, 8)
+    table.loc[5, "months"] = value
+    if value == 0 and role == "offset":
+        return
+    with pytest.raises(InputError, match=f"{role}: expected .* got {value:g} in row 5 of column 'months'"):
+        MAKERS["linear"](likelihood="poisson").fit(table, "visits", **{role: "months"})
+
+
 def test_log_likelihoods_of_draws_know_the_exposure() -> None:
     table = _watched(60, 9)
     features, y = table[["x", "z", "months"]], table["visits"].to_numpy()

@@ -357,7 +357,7 @@ def test_intervals_that_do_not_fit_are_refused() -> None:
     with pytest.raises(OptionError, match="side: expected one of 'right', 'left'"):
         bs.Censored([2.0], [1], side="above")  # type: ignore[arg-type]
     for likelihood in (Weibull(1.0), Gamma(2.0)):
-        with pytest.raises(InputError, match=r"y: expected numbers above 0, got 0 in row 1, column 'lower'\. Leave"):
+        with pytest.raises(InputError, match=r"y: expected numbers above 0, got 0 in row 1, column 'time'\. Leave"):
             likelihood.targets(bs.Censored([2.0, 0.0], [1, 1]), 1)
         with pytest.raises(InputError, match=r"y: expected numbers above 0, got -1 in row 1"):
             likelihood.targets([2.0, -1.0], 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -147,3 +148,44 @@ def test_the_quantiles_of_a_mixture_of_binomials_are_never_below_zero() -> None:
         assert ((q >= 0.0) & (q <= 10.0)).all()
         assert (p.cdf(q) >= level).all()
         assert (p.cdf((q - 1.0).clamp_min(0.0))[q > 0.0] < level).all()
+
+
+@pytest.mark.parametrize("trials", [10, 10**6, 10**9])
+def test_log_probabilities_of_many_trials_are_right_to_1e_11(trials: int) -> None:
+    f = torch.tensor([[-3.0], [0.3], [2.0]], dtype=torch.float64)
+    for share in (0.0, 1e-3, 0.4, 1.0):
+        count = round(share * trials)
+        found = Binomial(trials).log_density(f, torch.full_like(f, float(count)))
+        for row, at in enumerate(f[:, 0].tolist()):
+            with mpmath.workdps(40):
+                ways = mpmath.loggamma(trials + 1) - mpmath.loggamma(count + 1) - mpmath.loggamma(trials - count + 1)
+                p = 1 / (1 + mpmath.exp(-mpmath.mpf(at)))
+                expected = ways + count * mpmath.log(p) + (trials - count) * mpmath.log1p(-p)
+            assert float(found[row]) == pytest.approx(float(expected), rel=1e-11, abs=1e-10)
+
+
+@pytest.mark.parametrize("precision", [0.5, 30.0, 1e6, 1e10])
+def test_log_densities_of_precise_shares_lose_no_digits(precision: float) -> None:
+    f = torch.tensor([[-3.0], [0.3], [2.0]], dtype=torch.float64)
+    for move in (0.0, 0.7 / precision**0.5):
+        y = torch.sigmoid(f + move)
+        found = Beta(precision).log_density(f, y)
+        for row, (at, share) in enumerate(zip(f[:, 0].tolist(), y[:, 0].tolist(), strict=True)):
+            with mpmath.workdps(40):
+                a = precision / (1 + mpmath.exp(-mpmath.mpf(at)))
+                b, z = precision - a, mpmath.mpf(share)
+                expected = mpmath.loggamma(precision) - mpmath.loggamma(a) - mpmath.loggamma(b)
+                expected += (a - 1) * mpmath.log(z) + (b - 1) * mpmath.log1p(-z)
+            assert float(found[row]) == pytest.approx(float(expected), abs=1e-16 * precision**0.5 * 1e3 + 1e-11)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_information_of_a_share_tends_to_1_far_out(dtype: torch.dtype) -> None:
+    """φ²μ²ψ'(φμ) tends to 1 as μ tends to 0, where it is 0 · ∞ by its factors."""
+    likelihood = Beta(3.0)
+    f = torch.tensor([[-800.0], [-400.0], [-50.0], [50.0], [400.0]], dtype=dtype)
+    y = torch.full_like(f, 0.3)
+    torch.testing.assert_close(likelihood.fisher(f), torch.ones_like(f))
+    torch.testing.assert_close(likelihood.ggn(f, y).dense()[:, 0], torch.ones_like(f))
+    torch.testing.assert_close(likelihood.slope(f, y), -torch.sign(f))
+    torch.testing.assert_close(likelihood.bend(f, y), torch.zeros_like(f), atol=1e-6, rtol=0)

@@ -49,17 +49,21 @@ class Added(NamedTuple):
         Raises:
             InputError: if a number is not finite, or an exposure is not positive; it names the row.
         """
-        found = checks.float64(self.role, values).numpy()
-        if self.role == "offset":
-            return found
-        wrong = ~(found > 0)
+        found = np.asarray(values)
+        if found.dtype.kind != "f":
+            found = checks.float64(self.role, values).numpy()
+        least = -math.inf if self.role == "offset" else 0.0
+        wrong = ~((found > least) & (found < math.inf))
         if wrong.any():
             row = int(np.argwhere(wrong)[0][0]) if found.ndim else 0
+            expected = "finite" if self.role == "offset" else "positive"
+            of_column = f" of column {self.given!r}" if self.column else ""
             raise InputError(
-                f"exposure: expected positive numbers, got {found[wrong][0]:g} in row {row}. Leave out rows that were "
-                "not watched."
+                f"{self.role}: expected {expected} numbers, got {found[wrong][0]:g} in row {row}{of_column}. Leave out "
+                f"rows {'without one' if self.role == 'offset' else 'that were not watched'}."
             )
-        return np.log(found)
+        found = checks.float64(self.role, values).numpy()
+        return found if self.role == "offset" else np.log(found)
 
     def apart(self, X: object, fitted: tuple[str, str] | None) -> tuple[object, object]:
         """A table to predict without the column of its offset or exposure, and the values of that.

@@ -14,6 +14,9 @@ from bayescope.errors import InputError, InputTypeError, UnsupportedError
 from bayescope.likelihoods import Bernoulli, LabelError, Likelihood
 from bayescope.likelihoods.censoring import INTERVAL, are_intervals, refuse_no_event
 
+# A second column of amounts with so few whole numbers in more than so many rows has the codes of events.
+_FEW_NUMBERS, _FEW_ROWS = 3, 9
+
 
 def numbers(y: object, rows: int) -> np.ndarray:
     """The numbers of a regression, shape (N,) or (N, D).
@@ -52,16 +55,24 @@ def numbers_for(likelihood: Likelihood, name: object, y: object, rows: int) -> n
         )
     values = numbers(y, rows)
     names = column_names(name, 1 if values.ndim == 1 else values.shape[1])
-    if likelihood.domain.joined == INTERVAL and outputs == 2 and np.isin(values[:, 1], (0.0, 1.0)).all():
-        raise InputError(
-            f"y: expected a column of numbers for each outcome, got one of 0 and 1, {names[1]!r}. Give times of which "
-            "some are censored as bs.Censored(time, event)."
-        )
+    if likelihood.domain.joined == INTERVAL and outputs == 2:
+        _refuse_flags(np.unique(values[:, 1]), names[1], rows if likelihood.domain.low == 0 else 0)
     try:
         likelihood.targets(values, outputs)
     except LabelError as error:
         raise error.within(names) from None
     return values
+
+
+def _refuse_flags(found: np.ndarray, name: str, amounts: int) -> None:
+    """Refuses what are events and no amounts: 0 and 1, or at most three whole numbers in ``amounts`` rows."""
+    coded = amounts > _FEW_ROWS and len(found) <= _FEW_NUMBERS and (found == found.round()).all()
+    if coded or np.isin(found, (0.0, 1.0)).all():
+        got = " and ".join(f"{each:g}" for each in found)
+        raise InputError(
+            f"y: expected a column of numbers for each outcome, got only {got} in {name!r}. Give times of which some "
+            "are censored as bs.Censored(time, event), with 1 for an event and 0 for none."
+        )
 
 
 def outcomes_of(likelihood: Likelihood, targets: np.ndarray | None) -> tuple[int, bool]:

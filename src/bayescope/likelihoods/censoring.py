@@ -162,5 +162,6 @@ def _check(values: Tensor, wrong: Tensor, expected: str, advice: str) -> None:
         if wrong.shape[1] == 4 and wrong[row].all():
             got, place = str([float(f"{each:g}") for each in values[row].tolist()]), ""
         else:
-            got, place = f"{values[row, column].item():g}", f"row {row}, column {_ENDS[column]!r}"
+            end = "time" if wrong.shape[1] == 2 and values[row, 0] == values[row, 1] else _ENDS[column]
+            got, place = f"{values[row, column].item():g}", f"row {row}, column {end!r}"
         raise LabelError(expected, got, row, advice, place)

@@ -18,6 +18,7 @@ from bayescope.errors import InputError
 from bayescope.likelihoods.elementwise import Elementwise, hyperparameter, one_or_each
 from bayescope.likelihoods.likelihood import Domain
 from bayescope.likelihoods.targets import LabelError
+from bayescope.special import log_poisson
 from bayescope.storage import stored
 
 # The columns of targets that have their trials: successes and trials.
@@ -87,8 +88,11 @@ class Binomial(Elementwise):
     def log_density(self, f: Tensor, y: Tensor) -> Tensor:
         """log C(n, y) + y log σ(f) + (n − y) log σ(−f)."""
         successes, trials = self._counts(f, y)
-        ways = torch.lgamma(trials + 1.0) - torch.lgamma(successes + 1.0) - torch.lgamma(trials - successes + 1.0)
-        return ways + successes * logsigmoid(f) + (trials - successes) * logsigmoid(-f)
+        # Poissons of both counts given their sum, so that nothing cancels for many trials
+        log_trials = trials.clamp_min(1.0).log()
+        both = log_poisson(log_trials + logsigmoid(f), successes)
+        both = both + log_poisson(log_trials + logsigmoid(-f), trials - successes)
+        return both - log_poisson(log_trials, trials)
 
     def slope(self, f: Tensor, y: Tensor) -> Tensor:
         """∂ log p/∂f = y σ(−f) − (n − y) σ(f)."""
@@ -164,19 +168,25 @@ class Beta(Elementwise):
         """−log B(a, b) + (a − 1) log y + (b − 1) log(1 − y), a = μ φ, b = (1 − μ) φ."""
         a, b, phi = self._shapes(f)
         y = y.to(f)
-        return torch.lgamma(phi) - torch.lgamma(a) - torch.lgamma(b) + (a - 1.0) * y.log() + (b - 1.0) * torch.log1p(-y)
+        log_y, log_rest = y.log(), torch.log1p(-y)
+        # −log B(a + 1, b + 1) by Poissons as in `Binomial`, so that nothing cancels for a large φ
+        both = log_poisson(phi.log() + log_y, a) + log_poisson(phi.log() + log_rest, b) - log_poisson(phi.log(), phi)
+        return both + phi.log() + logsigmoid(f) + logsigmoid(-f) - log_y - log_rest
 
     def slope(self, f: Tensor, y: Tensor) -> Tensor:
-        """∂ log p/∂f = φ μ(1 − μ)(logit y − ψ(a) + ψ(b))."""
-        return self._scale(f) * self._score(f, y)
+        """∂ log p/∂f = φ μ(1 − μ)(logit y − ψ(a) + ψ(b)), with ψ(a) = ψ(a + 1) − 1/a, which may be infinite."""
+        a, b, phi = self._shapes(f)
+        score = torch.logit(y.to(f)) - torch.digamma(a + 1.0) + torch.digamma(b + 1.0)
+        return phi * torch.sigmoid(f) * torch.sigmoid(-f) * score - torch.tanh(0.5 * f)
 
     def bend(self, f: Tensor, y: Tensor) -> Tensor:
-        return self.fisher(f) - self._scale(f) * (torch.sigmoid(-f) - torch.sigmoid(f)) * self._score(f, y)
+        return self.fisher(f) + torch.tanh(0.5 * f) * self.slope(f, y)
 
     def fisher(self, f: Tensor) -> Tensor:
-        """The Fisher information of f, φ² μ²(1 − μ)² (ψ'(a) + ψ'(b))."""
+        """The Fisher information of f, φ² μ²(1 − μ)² (ψ'(a) + ψ'(b)), with a² ψ'(a) = 1 + a² ψ'(a + 1)."""
         a, b, _ = self._shapes(f)
-        return self._scale(f).square() * (torch.polygamma(1, a) + torch.polygamma(1, b))
+        low, high = (1.0 + n.square() * torch.polygamma(1, n + 1.0) for n in (a, b))
+        return torch.sigmoid(-f).square() * low + torch.sigmoid(f).square() * high
 
     def conditional(self, f: Tensor) -> tuple[Tensor, Tensor]:
         """μ and μ(1 − μ)/(1 + φ), each (..., N, D)."""
@@ -199,10 +209,3 @@ class Beta(Elementwise):
     def _shapes(self, f: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         phi = self.value("precision", f)
         return phi * torch.sigmoid(f), phi * torch.sigmoid(-f), phi
-
-    def _scale(self, f: Tensor) -> Tensor:
-        return self.value("precision", f) * torch.sigmoid(f) * torch.sigmoid(-f)
-
-    def _score(self, f: Tensor, y: Tensor) -> Tensor:
-        a, b, _ = self._shapes(f)
-        return torch.logit(y.to(f)) - torch.digamma(a) + torch.digamma(b)
