@@ -410,3 +410,13 @@ def test_a_network_learns_from_censored_times() -> None:
     torch.testing.assert_close(*answers, rtol=1e-5, atol=1e-5)
     with pytest.raises(UnsupportedError, match="crps: expected exact numbers"):
         q.predict(x).crps(y)
+
+
+@pytest.mark.parametrize("shape", [0.7, 49.0, 51.0, 1e4, 1e6, 1e8])
+def test_the_variance_of_nearly_certain_lifetimes_keeps_its_digits(shape: float) -> None:
+    with mpmath.workdps(60):
+        s = 1 / mpmath.mpf(shape)
+        expected = float(mpmath.gamma(1 + 2 * s) - mpmath.gamma(1 + s) ** 2)
+    for dtype, close in ((torch.float64, 1e-11), (torch.float32, 1e-5)):
+        found = Weibull(shape).conditional(torch.zeros(1, 1, dtype=dtype))[1]
+        assert float(found) == pytest.approx(expected, rel=close)

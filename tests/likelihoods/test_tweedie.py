@@ -206,3 +206,11 @@ def test_what_is_no_amount_is_refused() -> None:
     frame, paid = pd.DataFrame({"a": [0, 1]}), pd.Series([1, -3], name="paid")
     with pytest.raises(InputError, match=r"-3 in row 1 of column 'paid'"):
         bs.NeuralAdditiveRegressor(likelihood="tweedie").fit(frame, paid)
+
+
+@pytest.mark.parametrize("f", [-60.0, -80.0, -300.0])
+def test_the_entropy_of_next_to_nothing_is_0(f: float) -> None:
+    found = Tweedie(1.5, 1.0).entropy(torch.tensor([[f], [0.0]], dtype=torch.float64))
+    assert 0 <= float(found[0]) < 1e-6
+    alone = Tweedie(1.5, 1.0).entropy(torch.zeros(1, 1, dtype=torch.float64))
+    assert float(found[1]) == pytest.approx(float(alone), rel=1e-9)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, final
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy import special, stats
 from torch import Tensor
 
 from bayescope.likelihoods.censoring import points
@@ -35,7 +35,7 @@ _EULER = 0.5772156649015329
 _STEPS = 12
 # Beyond this exp(−x) is nothing, and exp(x) still has a square.
 _LARGEST = 300.0
-# Below this the series of x/(exp(x) − 1) − 1 + x is right to 1e-13.
+# Below this the series of x/(exp(x) − 1) − 1 + x and of log Γ(1 + 2x) − 2 log Γ(1 + x) are right to 1e-13.
 _SMALL = 0.02
 
 
@@ -53,11 +53,11 @@ class Lifetime(Location):
 
     def moments(self, f: Tensor) -> ExponentialMoments:
         """a and b, by E(eˢᵘ) and E(e²ˢᵘ)."""
-        first, second = self.log_moments(f)
-        return ExponentialMoments(first.exp(), (((2.0 * first).exp() * torch.expm1(second - 2.0 * first), 2.0),))
+        first, ratio = self.log_moments(f)
+        return ExponentialMoments(first.exp(), (((2.0 * first).exp() * torch.expm1(ratio), 2.0),))
 
     def log_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        """log E(eˢᵘ) and log E(e²ˢᵘ), which broadcast with f."""
+        """log E(eˢᵘ) and log(E(e²ˢᵘ)/E(eˢᵘ)²), which broadcast with f."""
         raise NotImplementedError
 
     def _number(self, name: str) -> np.ndarray:
@@ -115,9 +115,9 @@ class LogNormal(Lifetime):
         return self.spread(f).square().reciprocal().expand(f.shape)
 
     def log_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        """½ sd² and 2 sd²."""
+        """½ sd² and sd²."""
         square = self.spread(f).square()
-        return 0.5 * square, 2.0 * square
+        return 0.5 * square, square
 
     def distribution(self, f: np.ndarray) -> Any:
         return stats.lognorm(self._number("sd"), scale=np.exp(f))
@@ -192,9 +192,12 @@ class Weibull(Lifetime):
         return self.value("shape", f).square().expand(f.shape)
 
     def log_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        """log Γ(1 + 1/shape) and log Γ(1 + 2/shape)."""
-        s = self.spread(f)
-        return torch.lgamma(1.0 + s), torch.lgamma(1.0 + 2.0 * s)
+        """log Γ(1 + s) and log Γ(1 + 2s) − 2 log Γ(1 + s), s = 1/shape: for small s Σ ζ(k) (2ᵏ − 2) (−s)ᵏ/k, k ≥ 2."""
+        s = self.spread(f.to(torch.float64))
+        few = s < _SMALL
+        little, first = torch.where(few, s, 0.0), torch.lgamma(1.0 + s)
+        series = sum(special.zeta(k) * (2.0**k - 2.0) / k * (-little) ** k for k in range(2, 15))
+        return first.to(f), torch.where(few, series, torch.lgamma(1.0 + 2.0 * s) - 2.0 * first).to(f)
 
     def distribution(self, f: np.ndarray) -> Any:
         return stats.weibull_min(self._number("shape"), scale=np.exp(f))

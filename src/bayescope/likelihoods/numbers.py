@@ -100,6 +100,8 @@ def entropy_of_numbers(domain: Domain, log_density: Callable[[Tensor], Tensor], 
 
     if domain.integer:
         return _entropy_of_counts(term, low, high)
+    above = high > domain.low  # if not, next to all of the probability is at the least number
+    high = torch.where(above, high, domain.low + 1.0) if domain.atom else high
     centre = 0.5 * (low + high)
     scale = torch.minimum((high - low) / _GRID, _PEAK * (-log_density(centre)).exp())
     into: Map = torch.asinh
@@ -123,7 +125,7 @@ def entropy_of_numbers(domain: Domain, log_density: Callable[[Tensor], Tensor], 
         t = first + share * (last - first)
         total += term(centre + scale * back(t)) * scale * slope(t)
     total = total * (last - first) / (size - 1)
-    return total + term(torch.zeros_like(low)) if domain.atom else total
+    return torch.where(above, total, 0.0) + term(torch.zeros_like(low)) if domain.atom else total
 
 
 def _first(log_density: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
