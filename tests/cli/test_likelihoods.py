@@ -344,3 +344,12 @@ def test_trials_of_new_rows_are_checked_and_a_comparison_takes_none(tmp_path):
     assert refused(result, f"n.csv: {WHOLE}, got no value")
     compared = run("compare", tmp_path / "t.csv", "--target", "visits", "--likelihood", "binomial")
     assert refused(compared, "expected one of a single column for compare, got 'binomial', whose target has two")
+
+
+def test_a_text_among_numbers_is_named_with_its_line(tmp_path):
+    frame = visits()[1:].astype({"visits": int}).astype({"visits": str})
+    frame.iloc[20, frame.columns.get_loc("visits")] = "many"
+    path = written(tmp_path / "t.csv", frame)
+    result = run("fit", path, "--target", "visits", "--likelihood", "poisson", "--out", tmp_path / "m.bayes")
+    assert result.exit_code != 0
+    assert "got 'many' in line 22" in " ".join(result.stderr.split())

@@ -83,9 +83,10 @@ class Target:
         choice("--task", task, TASKS)
         where = f"{source.name}: target {name!r}"
         if task == "regression" and kind == "categorical":
+            row = _first_text(values)
             raise UnsupportedError(
-                f"{where}: expected a number in every row for a regression, got {values[0]!r} in "
-                f"{place_of(source, int(places[0]))}. Name another target, or leave out --task and --likelihood."
+                f"{where}: expected a number in every row for a regression, got {values[row]!r} in "
+                f"{place_of(source, int(places[row]))}. Name another target, or leave out --task and --likelihood."
             )
         if task == "regression":
             return cls(name, _varied(where, values), "regression", "", _remark(name, values, counts))
@@ -147,7 +148,7 @@ def check_domain(
     """
     known = resolve(likelihood)  # type: ignore[arg-type]
     if likelihood in ORDERED and values.dtype.kind not in "biuf":
-        row = int(pd.to_numeric(pd.Series(values), errors="coerce").isna().argmax())
+        row = _first_text(values)
         raise InputError(
             f"{source.name}: {place_of(source, int(places[row]))}, column {name!r}: expected a whole number, in the "
             f"order of the classes, for --likelihood {likelihood}, got {str(values[row])!r}. Number the classes in the "
@@ -227,3 +228,8 @@ def _varied(where: str, values: np.ndarray) -> np.ndarray:
 def _whole(values: np.ndarray) -> np.ndarray:
     """Whole numbers as such, so that class 1 is not called 1.0."""
     return values.astype(np.int64) if (values % 1 == 0).all() and np.abs(values).max() < 2**53 else values
+
+
+def _first_text(values: np.ndarray) -> int:
+    """The row of the first value that is no number, or 0."""
+    return int(pd.to_numeric(pd.Series(values), errors="coerce").isna().argmax())

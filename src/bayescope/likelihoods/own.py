@@ -46,8 +46,8 @@ POINTS, _TAIL, _ROUNDING = 256, 1e-13, 1e-10
 # Outputs at which log p is asked whether it bends.
 _BENDS_AT = torch.linspace(-4.0, 4.0, 65, dtype=torch.float64)
 _NO_FILE = (
-    "expected a likelihood of the library in {path}, got one made by bs.likelihood: files hold no functions. Save the "
-    "network's weights, and fit again."
+    "expected a likelihood of the library in {path}, got one made by bs.likelihood: files hold no functions. Keep the "
+    "table, or a network's weights, and fit again."
 )
 
 
