@@ -21,8 +21,9 @@ from bayescope.linear import (
     variational,
     weight_prior,
 )
+from bayescope.linear.density import OutputCovariance
+from bayescope.linear.hyperparameters import expected_slope
 from bayescope.linear.sites import evidence_slope
-from bayescope.linear.variational_bound import bound_slope
 from bayescope.models import LinearModel
 from bayescope.posterior import GaussianPosterior
 
@@ -91,7 +92,8 @@ def test_the_slopes_in_the_scale_are_those_of_finite_differences(weighted: bool)
     slope = evidence_slope(fixed_point(at(u)), ("scale",), u)
     difference = fixed_point(ahead).log_evidence - fixed_point(behind).log_evidence
     assert float(slope) == pytest.approx(float(difference) / (2 * step), abs=1e-5)
-    slope = bound_slope(at(u), variational(at(u)), ("scale",), u)
+    q = variational(at(u))
+    _, slope = expected_slope(at(u), q.mean, OutputCovariance.under(at(u).model, q.precision), ("scale",), u)
     difference = variational(ahead).elbo - variational(behind).elbo
     assert float(slope) == pytest.approx(float(difference) / (2 * step), abs=1e-5)
 

@@ -149,7 +149,7 @@ def loss_added(mode: LinearMode) -> float:
         return 0.0
     stride = -(-density.table.count // TESTED_ROWS)
     some = density if stride == 1 else density.every(stride)
-    spread = OutputCovariance.of(density.model, mode.precision.sqrt_solve(torch.eye(density.dim, dtype=torch.float64)))
+    spread = OutputCovariance.under(density.model, mode.precision)
 
     def block(rows: Batch) -> tuple[Tensor, Tensor]:
         f, y = density.model.forward(rows.features, mode.theta), rows.targets

@@ -235,8 +235,7 @@ class ZeroInflatedPoisson(Elementwise):
         return self._moments(mean).averaged(mean, variance)
 
     def distribution(self, f: np.ndarray) -> Any:
-        pi = self.value("zero_probability", torch.zeros((), dtype=torch.float64)).detach().numpy()
-        return _Inflated(stats.poisson(np.exp(f)), pi)
+        return _Inflated(stats.poisson(np.exp(f)), self.number("zero_probability"))
 
     def quantile(self, f: Tensor, level: float | Tensor) -> Tensor:
         """0 for a level up to π, and beyond it the Poisson's quantile at (level − π)/(1 − π)."""
@@ -277,7 +276,7 @@ class ZeroInflatedPoisson(Elementwise):
 @final
 @dataclass(frozen=True)
 class _Inflated:
-    """Counts that are 0 with the probability π, and else of a distribution of scipy.stats."""
+    """The distribution function of counts that are 0 with the probability π, and else of a distribution of scipy."""
 
     counts: Any
     pi: np.ndarray

@@ -200,6 +200,10 @@ class Elementwise(Likelihood):
         """`place` of targets of outputs f, (N, D): four columns may be four numbers, or one in an interval."""
         return self.place(y[..., None])[..., 0] if y.shape[-1] == f.shape[-1] else self.place(y)
 
+    def number(self, name: str) -> np.ndarray:
+        """A hyperparameter as an array."""
+        return self.value(name, torch.zeros((), dtype=torch.float64)).detach().cpu().numpy()
+
     def value(self, name: str, f: Tensor) -> Tensor:
         """A hyperparameter in the dtype of f.
 

@@ -60,9 +60,6 @@ class Lifetime(Location):
         """log E(eˢᵘ) and log(E(e²ˢᵘ)/E(eˢᵘ)²), which broadcast with f."""
         raise NotImplementedError
 
-    def _number(self, name: str) -> np.ndarray:
-        return self.value(name, torch.zeros((), dtype=torch.float64)).detach().numpy()
-
 
 @stored("log_normal")
 @final
@@ -120,7 +117,7 @@ class LogNormal(Lifetime):
         return 0.5 * square, square
 
     def distribution(self, f: np.ndarray) -> Any:
-        return stats.lognorm(self._number("sd"), scale=np.exp(f))
+        return stats.lognorm(self.number("sd"), scale=np.exp(f))
 
     def entropy(self, f: Tensor) -> Tensor:
         """f + log sd + ½ log 2πe."""
@@ -144,10 +141,23 @@ class LogNormal(Lifetime):
         return LogNormal((self.spread(mean).square() + variance).sqrt()) if len(mean) else self
 
 
+class ExtremeLifetime(Lifetime):
+    """Lifetimes whose error u is the logarithm of a standard exponential variable."""
+
+    def error(self, r: Tensor) -> Value:
+        return _extreme(r)
+
+    def upper(self, r: Tensor) -> Tail:
+        return _above_extreme(r)
+
+    def lower(self, r: Tensor) -> Tail:
+        return _below_extreme(r)
+
+
 @stored("weibull")
 @final
 @dataclass(frozen=True, eq=False)
-class Weibull(Lifetime):
+class Weibull(ExtremeLifetime):
     """P(Y > y∣f) = exp(−(y/eᶠ)^shape): lifetimes whose hazard grows (shape > 1) or falls (shape < 1) with age.
 
     The link is the logarithm of the scale eᶠ, as in scipy.stats.weibull_min and lifelines' WeibullAFTFitter;
@@ -178,15 +188,6 @@ class Weibull(Lifetime):
     def spread(self, f: Tensor) -> Tensor:
         return self.value("shape", f).reciprocal()
 
-    def error(self, r: Tensor) -> Value:
-        return _extreme(r)
-
-    def upper(self, r: Tensor) -> Tail:
-        return _above_extreme(r)
-
-    def lower(self, r: Tensor) -> Tail:
-        return _below_extreme(r)
-
     def fisher(self, f: Tensor) -> Tensor:
         """The Fisher information of f, shape²."""
         return self.value("shape", f).square().expand(f.shape)
@@ -200,7 +201,7 @@ class Weibull(Lifetime):
         return first.to(f), torch.where(few, series, torch.lgamma(1.0 + 2.0 * s) - 2.0 * first).to(f)
 
     def distribution(self, f: np.ndarray) -> Any:
-        return stats.weibull_min(self._number("shape"), scale=np.exp(f))
+        return stats.weibull_min(self.number("shape"), scale=np.exp(f))
 
     def entropy(self, f: Tensor) -> Tensor:
         """γ (1 − 1/shape) + f − log shape + 1, with Euler's γ."""
@@ -211,7 +212,7 @@ class Weibull(Lifetime):
 @stored("exponential")
 @final
 @dataclass(frozen=True)
-class Exponential(Lifetime):
+class Exponential(ExtremeLifetime):
     """P(Y > y∣f) = exp(−y e⁻ᶠ): waiting times of events with a constant hazard, whose mean is eᶠ.
 
     The link is the logarithm. log p(y∣f) = −f − y e⁻ᶠ. Moments under a Gaussian f are exact, log densities are
@@ -222,15 +223,6 @@ class Exponential(Lifetime):
 
     def spread(self, f: Tensor) -> Tensor:
         return f.new_ones(())
-
-    def error(self, r: Tensor) -> Value:
-        return _extreme(r)
-
-    def upper(self, r: Tensor) -> Tail:
-        return _above_extreme(r)
-
-    def lower(self, r: Tensor) -> Tail:
-        return _below_extreme(r)
 
     def fisher(self, f: Tensor) -> Tensor:
         """The Fisher information of f, 1."""
@@ -311,7 +303,7 @@ class Gamma(Lifetime):
         return f.new_zeros(()), torch.log1p(self.value("shape", f).reciprocal())
 
     def distribution(self, f: np.ndarray) -> Any:
-        shape = self._number("shape")
+        shape = self.number("shape")
         return stats.gamma(shape, scale=np.exp(f) / shape)
 
     def entropy(self, f: Tensor) -> Tensor:

@@ -395,9 +395,7 @@ class StudentT(Location):
         return Moments(mean, self.conditional(mean)[1], variance)
 
     def distribution(self, f: np.ndarray) -> Any:
-        like = torch.zeros((), dtype=torch.float64)
-        nu, scale = (self.value(name, like).detach().numpy() for name in ("degrees_of_freedom", "scale"))
-        return stats.t(nu, loc=f, scale=scale)
+        return stats.t(self.number("degrees_of_freedom"), loc=f, scale=self.number("scale"))
 
     def entropy(self, f: Tensor) -> Tensor:
         """½ (ν + 1)(ψ(½(ν + 1)) − ψ(½ν)) − log p(0) of the error, plus log scale."""
@@ -496,8 +494,7 @@ class LaplaceNoise(Location):
         return Moments(mean, self.conditional(mean)[1], variance)
 
     def distribution(self, f: np.ndarray) -> Any:
-        scale = self.value("scale", torch.zeros((), dtype=torch.float64)).detach().numpy()
-        return stats.laplace(loc=f, scale=scale)
+        return stats.laplace(loc=f, scale=self.number("scale"))
 
     def entropy(self, f: Tensor) -> Tensor:
         """1 + log(2 scale)."""

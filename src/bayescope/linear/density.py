@@ -222,13 +222,9 @@ class LinearDensity:
 
     def latent_variance(self, precision: Precision) -> Tensor:
         """J_n A⁻¹ J_nᵀ of every row in memory, shape (N, C, C), for θ of precision A."""
-        spread = OutputCovariance.of(self.model, precision.sqrt_solve(torch.eye(self.dim, dtype=torch.float64)))
+        spread = OutputCovariance.under(self.model, precision)
         ranges = blocks(self.table.count, self.model.features, self.model.outputs, self.dim)
         return torch.cat([spread(self.features[rows]) for rows in ranges])
-
-    def largest_output(self, theta: Tensor) -> float:
-        """The largest ∣f∣ of any row and output at θ, shape (P,)."""
-        return self.table.largest(lambda rows: self.model.forward(rows.features, theta).abs().max())
 
     def pull_back(self, x: Tensor, g: Tensor) -> Tensor:
         """Σ_n J_nᵀ g_n, shape (P,), for rows x of shape (n, D) and g of shape (n, C), whatever their weights."""
@@ -352,6 +348,11 @@ class OutputCovariance:
         """For a root R of the covariance A⁻¹ of θ, shape (P, P)."""
         weights, bias = model.unflat(root.mT)  # (P, C, D) and (P, C): entry p is from column p of R
         return cls(model, weights.permute(2, 1, 0).flatten(1), None if bias is None else bias.mT)
+
+    @classmethod
+    def under(cls, model: LinearModel, precision: Precision) -> OutputCovariance:
+        """For θ of precision A."""
+        return cls.of(model, precision.sqrt_solve(torch.eye(model.dim, dtype=torch.float64)))
 
     def __call__(self, x: Tensor) -> Tensor:
         """J_n A⁻¹ J_nᵀ of each row x, shape (n, C, C)."""

@@ -445,7 +445,7 @@ class _GroupSearch:
 def determinant_slope(mode: LinearMode) -> Tensor:
     """∂log∣A∣/∂θ = Σ_n J_nᵀ tr(J_n A⁻¹J_nᵀ ∂Λ_n/∂f) at a mode, shape (P,), by autograd of each Λ."""
     density, likelihood = mode.density, mode.density.likelihood
-    spread = output_covariance(mode)
+    spread = OutputCovariance.under(density.model, mode.precision)
 
     def block(rows: Batch) -> tuple[Tensor]:
         f = density.model.forward(rows.features, mode.theta).requires_grad_()
@@ -455,12 +455,6 @@ def determinant_slope(mode: LinearMode) -> Tensor:
         return (density.pull_back(rows.features, rows.weighed(slopes.detach())),)
 
     return density.sum(block, size=density.dim, copies=density.dim)[0]
-
-
-def output_covariance(mode: LinearMode) -> OutputCovariance:
-    """J A⁻¹ Jᵀ of rows under Laplace's posterior at a mode."""
-    root = mode.precision.sqrt_solve(torch.eye(mode.density.dim, dtype=torch.float64))
-    return OutputCovariance.of(mode.density.model, root)
 
 
 def first_precision(density: LinearDensity, intercept_prior_precision: InterceptPrecision) -> float:

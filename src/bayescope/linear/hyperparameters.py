@@ -15,7 +15,7 @@ from torch import Tensor
 from bayescope.errors import ConvergenceError, ConvergenceWarning, NotPositiveDefiniteError
 from bayescope.likelihoods import Likelihood
 from bayescope.linear.density import LinearDensity, OutputCovariance
-from bayescope.linear.evidence import determinant_slope, output_covariance
+from bayescope.linear.evidence import determinant_slope
 from bayescope.linear.expectations import expected_log_likelihood
 from bayescope.linear.mode import LARGE_ROWS, LinearMode, sample
 from bayescope.linear.table import Batch
@@ -150,18 +150,10 @@ def expected_hyperparameters(
     Returns:
         The unconstrained coordinates u of φ, shape (U,), and the inverse for the next climb, shape (U, U).
     """
-    spread = OutputCovariance.of(density.model, precision.sqrt_solve(torch.eye(density.dim, dtype=torch.float64)))
+    spread = OutputCovariance.under(density.model, precision)
 
     def evaluate(u: Tensor) -> tuple[float, Tensor]:
-        def block(rows: Batch) -> tuple[Tensor, Tensor]:
-            f, cov, point = density.model.forward(rows.features, mean), spread(rows.features), u.detach().clone()
-            with torch.enable_grad():
-                likelihood = density.likelihood.at_unconstrained(names, point.requires_grad_())
-                each = expected_log_likelihood(likelihood, f, cov, rows.targets).log_prob
-                total = rows.weighed(each).sum()
-            return total.detach(), torch.autograd.grad(total, point)[0]
-
-        value, slope = density.sum(block, size=len(u), copies=density.dim)
+        value, slope = expected_slope(density, mean, spread, names, u)
         pull, known = torch.func.grad_and_value(partial(log_hyperprior, density.likelihood, names))(u)
         given, rate = log_prior(u)
         value, slope = value + known + given, slope + pull + rate
@@ -171,6 +163,26 @@ def expected_hyperparameters(
     start = density.likelihood.unconstrained(names)
     u, inverse, _ = _ascend(evaluate, start, inverse, (origin - REACH, origin + REACH))
     return u, inverse
+
+
+def expected_slope(
+    density: LinearDensity, mean: Tensor, spread: OutputCovariance, names: Sequence[str], u: Tensor, nodes: int = 512
+) -> tuple[Tensor, Tensor]:
+    """E_q[log p(y∣θ; φ(u))] and its gradient in the coordinates u of hyperparameters, shape of u.
+
+    At the q of the largest evidence lower bound the gradient is that of the bound.
+    """
+
+    def block(rows: Batch) -> tuple[Tensor, Tensor]:
+        f, cov, point = density.model.forward(rows.features, mean), spread(rows.features), u.detach().clone()
+        with torch.enable_grad():
+            likelihood = density.likelihood.at_unconstrained(names, point.requires_grad_())
+            each = expected_log_likelihood(likelihood, f, cov, rows.targets, nodes=nodes).log_prob
+            total = rows.weighed(each).sum()
+        return total.detach(), torch.autograd.grad(total, point)[0]
+
+    value, slope = density.sum(block, size=len(u), copies=density.dim)
+    return value, slope
 
 
 def evidence_slope(mode: LinearMode, names: tuple[str, ...], u: Tensor) -> Tensor:
@@ -184,7 +196,8 @@ def evidence_slope(mode: LinearMode, names: tuple[str, ...], u: Tensor) -> Tenso
     and under a flat prior the first term alone, the slope of the log likelihood.
     """
     density, flat = mode.density, is_flat(mode)
-    spread, direction = output_covariance(mode), mode.precision.solve(determinant_slope(mode))
+    spread = OutputCovariance.under(density.model, mode.precision)
+    direction = mode.precision.solve(determinant_slope(mode))
 
     def block(rows: Batch) -> tuple[Tensor]:
         x, y, _ = rows

@@ -153,7 +153,7 @@ def weight_squares(model: LinearModel, mean: Tensor, precision: Precision) -> Te
     return second[: model.outputs * model.features].unflatten(0, (model.outputs, -1)).sum(0)
 
 
-class _Point(NamedTuple):
+class _Trial(NamedTuple):
     """A fit under the precisions of some scales and some hyperparameters, and what both are for this fit.
 
     Attributes:
@@ -204,7 +204,7 @@ def integrate_scales(
     moving = MovingScale(mixture, density, learnt, OutputUnits.of(density).constant)
     first = torch.cat([density.prior.diagonal(density.dim)[:features].log(), density.likelihood.unconstrained(learnt)])
 
-    def at(scales: Tensor, start: BoundedGaussian | None) -> _Point:
+    def at(scales: Tensor, start: BoundedGaussian | None) -> _Trial:
         nonlocal inverse
         precision, u = scales[:features].exp(), scales[features:]
         prior = density.prior.with_precision(some, precision.repeat(outputs))
@@ -221,7 +221,7 @@ def integrate_scales(
             )
             ahead = moving.at(u)[0].posterior(squares, outputs)
         correction, each = density.table.agreed(best.log_prior - given, ahead.precision)
-        return _Point(found, torch.cat([each.log(), u]), correction, found.elbo + float(correction))
+        return _Trial(found, torch.cat([each.log(), u]), correction, found.elbo + float(correction))
 
     here, before = at(first, None), first
     bounds, gain = [here.bound], math.inf

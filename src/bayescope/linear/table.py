@@ -143,13 +143,6 @@ class RowTable:
             part = of_this_process()
         return self.processes.sum(part)
 
-    def largest(self, block: Callable[[Batch], Tensor]) -> float:
-        """The largest of the numbers, 0 or more, that ``block`` returns, one for some rows."""
-        with self.processes.agreed():
-            parts = (batch.part(rows) for batch in self.batches() for rows in blocks(*batch.features.shape))
-            found = max((float(block(part)) for part in parts), default=0.0)
-        return max(self.processes.gather(found))
-
     def agreed(self, *values: Tensor) -> tuple[Tensor, ...]:
         """The first process's values: each process may have rounded them in another way."""
         return self.processes.same(*values)

@@ -22,7 +22,7 @@ separable, q would have to come back from a covariance that is far too wide. For
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -35,11 +35,11 @@ from bayescope import checks
 from bayescope.errors import ConvergenceError, ConvergenceWarning, NotPositiveDefiniteError
 from bayescope.linear.density import Again, LinearDensity, OutputCovariance
 from bayescope.linear.expectations import expected_log_likelihood
-from bayescope.linear.hyperparameters import maximise_over_hyperparameters
+from bayescope.linear.hyperparameters import expected_slope, maximise_over_hyperparameters
 from bayescope.linear.mode import find_mode
 from bayescope.linear.scales import integrate_scales
 from bayescope.linear.table import Batch
-from bayescope.linear.tuning import FittedGaussian, tune_precision
+from bayescope.linear.tuning import tune_precision
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.precision import DensePrecision, DiagonalPrecision, Precision
 from bayescope.processes import warn_once
@@ -234,7 +234,9 @@ def variational(
 
         def bound(some: LinearDensity, names: tuple[str, ...], u: Tensor) -> tuple[Tensor, Tensor]:
             fit = infer_under(some)
-            return torch.tensor(fit.elbo, dtype=torch.float64), bound_slope(some, fit, names, u, nodes)
+            spread = OutputCovariance.under(some.model, fit.precision)
+            slope = expected_slope(some, fit.mean, spread, names, u, nodes)[1]
+            return torch.tensor(fit.elbo, dtype=torch.float64), slope
 
         density = density.with_likelihood(maximise_over_hyperparameters(density, bound))
         if mixture is not None:
@@ -344,21 +346,6 @@ def _evaluate(
     gradient, *values = density.table.agreed(slope - prior.multiply(mean - density.prior_mean), *terms.values())
     terms = dict(zip(terms, values, strict=True))
     return BoundFit(density, mean, precision, covariance, terms, gradient, family.project(newton), newton)
-
-
-def bound_slope(density: LinearDensity, q: FittedGaussian, names: Sequence[str], u: Tensor, nodes: int = 512) -> Tensor:
-    """The gradient of the bound in the coordinates u of hyperparameters, at its maximum in q, shape of u."""
-    spread = OutputCovariance.of(density.model, q.precision.sqrt_solve(torch.eye(density.dim, dtype=torch.float64)))
-
-    def block(rows: Batch) -> tuple[Tensor]:
-        f, cov, point = density.model.forward(rows.features, q.mean), spread(rows.features), u.detach().clone()
-        with torch.enable_grad():
-            likelihood = density.likelihood.at_unconstrained(names, point.requires_grad_())
-            expected = expected_log_likelihood(likelihood, f, cov, rows.targets, nodes=nodes)
-            total = rows.weighed(expected.log_prob).sum()
-        return (torch.autograd.grad(total, point)[0],)
-
-    return density.sum(block, size=len(u), copies=density.dim)[0]
 
 
 def _expected_log_prior(density: LinearDensity, mean: Tensor, covariance: Tensor) -> Tensor:
