@@ -34,7 +34,8 @@ OWN = {"bayescope", "bayescope_command"}
 UNLOCKED = {"pip", "bayescope"}
 # By what they begin with, in lower case; of several that a package names, all have to be there.
 LICENCES = (
-    "0bsd", "apache", "boost", "bsd", "bsl", "cc0", "cnri-python", "hpnd", "isc", "mit", "mozilla", "mpl", "new bsd",
+    "0bsd", "3-clause bsd", "apache", "boost", "bsd", "bsl", "cc0",
+    "cnri-python", "hpnd", "isc", "mit", "mozilla", "mpl", "new bsd",
     "psf", "public domain", "python", "the unlicense", "unlicense", "zlib", "zpl",
 )  # fmt: skip
 # What a classifier says of a licence beside its name.
