@@ -434,6 +434,12 @@ def test_what_cannot_be_regressed_is_refused_by_name(changes, error, message):
         regressor(**changes)
 
 
+@pytest.mark.parametrize("likelihood", ["student_t", "laplace_noise", "gamma", "log_normal", "weibull"])
+def test_constant_numbers_have_no_noise_that_could_be_learnt(likelihood: str):
+    with pytest.raises(InputError, match=f"y: expected numbers that vary for likelihood='{likelihood}'"):
+        regressor(y=np.full(ROWS, 2.0), likelihood=likelihood)
+
+
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e9 + 0.3])
 def test_constant_numbers_have_no_heteroscedastic_model(value: float):
     offset = numbers(table())

@@ -274,11 +274,8 @@ class NeuralAdditiveRegressor(OutcomeRegressor, AdditiveEstimator):
             self._fit_outcome(rows, units, plain)
             return
         likelihood = self._likelihood(units, count or units.rows)
-        if self._name == "heteroscedastic_gaussian" and not units.varies:
-            raise InputError(
-                "y: expected numbers that vary for likelihood='heteroscedastic_gaussian', got a constant column, which "
-                "has no noise to learn. Leave it out, or take likelihood='gaussian'."
-            )
+        if self._name == "heteroscedastic_gaussian":
+            units.refuse_constant(self._name)
         asked = noise_asked(self.likelihood, self.noise_variance)
         learns = ("noise_variance",) if isinstance(asked, str) else ()
         with self._explained():
@@ -304,7 +301,8 @@ class NeuralAdditiveRegressor(OutcomeRegressor, AdditiveEstimator):
         learns = likelihood.learnable
         if learns:
             refuse_one_row(max(units.rows, 0 if rows.held is None else len(rows.held)))
-        units.warn_if_constant(() if domain.integer else learns)
+        if learns and not domain.integer:
+            units.refuse_constant(likelihood.name)
         if learns and rows.held is None:
             raise UnsupportedError(
                 f"likelihood: expected values of {', '.join(learns)} for a table on disk, got 'evidence'. Give a "

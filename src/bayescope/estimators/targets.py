@@ -256,6 +256,18 @@ class Units:
                 BayescopeWarning,
             )
 
+    def refuse_constant(self, name: str) -> None:
+        """Refuses to learn the noise of an additive model from a y without any.
+
+        Raises:
+            InputError: then.
+        """
+        if not self.varies:
+            raise InputError(
+                f"y: expected numbers that vary for likelihood={name!r}, got a constant column, which has no noise to "
+                "learn. Leave it out, give a value of what is learnt, or take likelihood='gaussian'."
+            )
+
     def standardised(self, targets: np.ndarray) -> Tensor:
         """z of y, shape (N, D)."""
         return torch.from_numpy((targets.reshape(len(targets), -1) - self.shift) / self.scale)
