@@ -2,158 +2,51 @@
 
 Estimators for tables, inference for any log density, and a comparison of every posterior against NUTS. Whatever the
 approximation, the answer is a `Posterior` whose `predict` gives a `Predictive`.
+
+Each public name is imported where it is first used, so that `import bayescope` takes no time: `__init__.pyi`
+beside this file lists them with their homes.
 """
+
+import ast
+import importlib
+import pkgutil
+import sys
+from types import ModuleType
 
 import bayescope_command.process  # noqa: F401  # from here on a signal ends `python -m bayescope` in one line
 
-# isort: split
-from importlib.metadata import version
+_HOMES = {
+    alias.name: statement.module
+    for statement in ast.parse(pkgutil.get_data(__name__, "__init__.pyi") or b"").body
+    if isinstance(statement, ast.ImportFrom)
+    for alias in statement.names
+}
+__all__ = list(_HOMES)
 
-from bayescope import density, distributed, errors, layers, metrics, precision, storage
-from bayescope.comparison import Comparison, compare
-from bayescope.conformal import Conformal, conformal
-from bayescope.curvature import Curvature, CurvatureOptions, Plan, fit_curvature, plan
-from bayescope.dropout.mc_dropout import mc_dropout
-from bayescope.ensembles.ensemble import ensemble
-from bayescope.estimators import (
-    BayesianGeneralizedLinearModel,
-    BayesianLinearRegression,
-    BayesianLogisticRegression,
-    BayesianMLPClassifier,
-    BayesianMLPRegressor,
-    NeuralAdditiveClassifier,
-    NeuralAdditiveRegressor,
-)
-from bayescope.gaussian_process.function_space import function_space
-from bayescope.laplace.laplace import laplace
-from bayescope.laplace.online import fit_evidence
-from bayescope.laplace.selection import Selection, select
-from bayescope.laplace.tuning import tune_prior
-from bayescope.likelihoods import (
-    Bernoulli,
-    Beta,
-    Binomial,
-    BradleyTerry,
-    Categorical,
-    Censored,
-    Exponential,
-    Gamma,
-    Gaussian,
-    HeteroscedasticGaussian,
-    Joint,
-    LaplaceNoise,
-    LogNormal,
-    MultivariateGaussian,
-    NegativeBinomial,
-    Ordinal,
-    Poisson,
-    StudentT,
-    Tweedie,
-    Weibull,
-    WithOffset,
-    ZeroInflatedPoisson,
-)
-from bayescope.likelihoods.own import likelihood
-from bayescope.network.weights import largest_magnitude, largest_variance
-from bayescope.posterior import (
-    DrawsPosterior,
-    GaussianPosterior,
-    ImplicitPosterior,
-    MixturePosterior,
-    PointPosterior,
-    Posterior,
-)
-from bayescope.predictive import Predictive, most_informative
-from bayescope.priors import Prior
-from bayescope.report import report
-from bayescope.sampling.nuts import nuts
-from bayescope.sampling.sgmcmc import sgmcmc
-from bayescope.sampling.swag import swag
-from bayescope.sparse_priors import Horseshoe, LaplacePrior
-from bayescope.storage import load
-from bayescope.tables.dataset import TableDataset, open_table
-from bayescope.training.fit_map import fit_map
-from bayescope.training.options import TrainingOptions
-from bayescope.variational.variational import variational
 
-__version__ = version("bayescope")
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        value: object = importlib.import_module("importlib.metadata").version(__name__)
+    elif (home := _HOMES.get(name)) is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    elif home == __name__:
+        value = importlib.import_module(f"{home}.{name}")
+    else:
+        value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
 
-__all__ = [
-    "BayesianGeneralizedLinearModel",
-    "BayesianLinearRegression",
-    "BayesianLogisticRegression",
-    "BayesianMLPClassifier",
-    "BayesianMLPRegressor",
-    "Bernoulli",
-    "Beta",
-    "Binomial",
-    "BradleyTerry",
-    "Categorical",
-    "Censored",
-    "Comparison",
-    "Conformal",
-    "Curvature",
-    "CurvatureOptions",
-    "DrawsPosterior",
-    "Exponential",
-    "Gamma",
-    "Gaussian",
-    "GaussianPosterior",
-    "HeteroscedasticGaussian",
-    "Horseshoe",
-    "ImplicitPosterior",
-    "Joint",
-    "LaplaceNoise",
-    "LaplacePrior",
-    "LogNormal",
-    "MixturePosterior",
-    "MultivariateGaussian",
-    "NegativeBinomial",
-    "NeuralAdditiveClassifier",
-    "NeuralAdditiveRegressor",
-    "Ordinal",
-    "Plan",
-    "PointPosterior",
-    "Poisson",
-    "Posterior",
-    "Predictive",
-    "Prior",
-    "Selection",
-    "StudentT",
-    "TableDataset",
-    "TrainingOptions",
-    "Tweedie",
-    "Weibull",
-    "WithOffset",
-    "ZeroInflatedPoisson",
-    "compare",
-    "conformal",
-    "density",
-    "distributed",
-    "ensemble",
-    "errors",
-    "fit_curvature",
-    "fit_evidence",
-    "fit_map",
-    "function_space",
-    "laplace",
-    "largest_magnitude",
-    "largest_variance",
-    "layers",
-    "likelihood",
-    "load",
-    "mc_dropout",
-    "metrics",
-    "most_informative",
-    "nuts",
-    "open_table",
-    "plan",
-    "precision",
-    "report",
-    "select",
-    "sgmcmc",
-    "storage",
-    "swag",
-    "tune_prior",
-    "variational",
-]
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+class _Package(ModuleType):
+    """Functions keep their names: an import of the module `bayescope.laplace` does not hide `bayescope.laplace()`."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (isinstance(value, ModuleType) and _HOMES.get(name, __name__) != __name__):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

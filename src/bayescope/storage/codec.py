@@ -3,7 +3,7 @@
 A node is what JSON has itself (``null``, a truth value, a whole number, a finite float, text, a list), or an object
 with one entry: the name of a `StoredForm`, and the parts of the value, which are nodes again. Values that may be shared
 stand in a table, each after all that it refers to, so that reading runs down the table once and a file cannot refer in
-circles. A name is known or refused; nothing is imported.
+circles. A name is one of the library's or refused; no file names what is imported.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
 from types import MappingProxyType, NoneType
 from typing import Any, NoReturn, final
 
@@ -66,6 +68,8 @@ class StoredForm:
 
 
 FORMS: dict[str, StoredForm] = {}
+# Modules that import, with all that they stand on, every class that files may hold.
+EVERY_FORM = ("bayescope.estimators", "bayescope.conformal")
 _BY_TYPE: dict[type, StoredForm] = {}
 _PLAIN = (NoneType, bool, int, str)
 _MAPPINGS = (dict, OrderedDict, MappingProxyType)
@@ -87,6 +91,14 @@ def add_form(form: StoredForm) -> None:
     FORMS[form.name] = _BY_TYPE[form.type] = form
     if not form.shared:
         _TREES.add(form.name)
+
+
+@cache
+def _all_forms() -> Mapping[str, StoredForm]:
+    """The forms of the whole library, whose modules add them: a program that only loads has imported none of these."""
+    for module in EVERY_FORM:
+        import_module(module)
+    return FORMS
 
 
 def form_of(value: object) -> StoredForm | None:
@@ -219,7 +231,7 @@ class Reader:
             return self._tensor(*of(content, list))
         if name == _MAPPING:
             return _mapping([self.value(pair) for pair in of(content, list)])
-        form = FORMS.get(name)
+        form = FORMS.get(name) or _all_forms().get(name)
         if form is None:
             raise MalformedError(f"the class {name[:40]!r} is not known; a newer bayescope may have it")
         if form.shared:
