@@ -187,7 +187,7 @@ def conformal(
     scored = checks.choice("method", known[0] if method is None else method, known)
     if checks.flag("randomized", randomized) and scored != "adaptive":
         raise UnsupportedError(f"randomized: expected False for method={scored!r}, got True. Take method='adaptive'.")
-    targets = likelihood.targets(y, outputs).to(predictive.latent.mean.device)
+    targets = likelihood.targets(predictive.codes(y), outputs).to(predictive.latent.mean.device)
     rows = len(predictive)
     if len(targets) != rows:
         raise InputError(f"y: expected {rows} rows, got {len(targets)}.")

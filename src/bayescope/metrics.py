@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, final, overload
+from typing import Any, cast, final, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -65,7 +65,8 @@ def nll(first: ArrayLike, second: ArrayLike, third: ArrayLike | None = None, /) 
     N⁻¹ Σ ½ (log 2π variance + (y − mean)²/variance), summed over the columns of outputs of shape (N, D).
 
     Args:
-        first: class probabilities, shape (N, K) or (N,), or the means of Gaussians, shape (N,) or (N, D).
+        first: a classifier's `Predictive`, class probabilities, shape (N, K) or (N,), or the means of Gaussians, shape
+            (N,) or (N, D).
         second: labels 0…K−1, shape (N,), or the variances, of the means' shape.
         third: for Gaussians, the truths, of the means' shape.
 
@@ -85,8 +86,8 @@ def brier(probs: ArrayLike, y: ArrayLike) -> float:
     """N⁻¹ Σ_n Σ_k (p_nk − [y_n = k])², halved for two classes, where it is the mean of (p_n1 − y_n)².
 
     Args:
-        probs: class probabilities, rows summing to 1, shape (N, K); or (N,), of class 1 of two.
-        y: labels 0…K−1, shape (N,).
+        probs: a `Predictive`; or class probabilities, rows summing to 1, shape (N, K); or (N,), of class 1 of two.
+        y: labels, shape (N,): 0…K−1, or those that the predictive's estimator was fitted to.
 
     Raises:
         InputError: if shapes do not fit or labels or probabilities are out of range.
@@ -100,8 +101,8 @@ def ece(probs: ArrayLike, y: ArrayLike, bins: int = 15) -> float:
     """Expected calibration error Σ_b (n_b/N) ∣accuracy_b − confidence_b∣ over bins of equal width (Guo et al. 2017).
 
     Args:
-        probs: class probabilities, rows summing to 1, shape (N, K); or (N,), of class 1 of two.
-        y: labels 0…K−1, shape (N,).
+        probs: a `Predictive`; or class probabilities, rows summing to 1, shape (N, K); or (N,), of class 1 of two.
+        y: labels, shape (N,): 0…K−1, or those that the predictive's estimator was fitted to.
         bins: how many, over [0, 1].
 
     Raises:
@@ -117,8 +118,8 @@ def reliability(probs: ArrayLike, y: ArrayLike, bins: int = 15) -> Reliability:
     """Confidence and accuracy in bins of equal width, with the bands that a calibrated prediction stays in.
 
     Args:
-        probs: class probabilities, rows summing to 1, shape (N, K); or (N,), of class 1 of two.
-        y: labels 0…K−1, shape (N,).
+        probs: a `Predictive`; or class probabilities, rows summing to 1, shape (N, K); or (N,), of class 1 of two.
+        y: labels, shape (N,): 0…K−1, or those that the predictive's estimator was fitted to.
         bins: how many, over [0, 1].
 
     Raises:
@@ -142,8 +143,8 @@ def auroc(probs: ArrayLike, y: ArrayLike) -> float:
     """Area under the ROC curve, ties counted half; for K > 2 classes the mean over classes of one against the rest.
 
     Args:
-        probs: class probabilities, rows summing to 1, shape (N, K); or (N,), of class 1 of two.
-        y: labels 0…K−1, shape (N,).
+        probs: a `Predictive`; or class probabilities, rows summing to 1, shape (N, K); or (N,), of class 1 of two.
+        y: labels, shape (N,): 0…K−1, or those that the predictive's estimator was fitted to.
 
     Raises:
         InputError: if shapes do not fit, labels or probabilities are out of range, or a class has no rows.
@@ -213,12 +214,15 @@ def _floats(name: str, value: ArrayLike) -> Floats:
 
 def _classified(probs: ArrayLike, y: ArrayLike) -> tuple[Floats, Labels]:
     """Checked probabilities (N, K) and labels (N,)."""
+    if callable(coded := getattr(probs, "codes", None)):  # a predictive
+        probs, y = cast(Any, probs).probs, coded(y)
     table = _floats("probs", probs)
     try:
         labels = _floats("y", y)
     except InputTypeError as error:
         raise InputTypeError(
-            f"{error} Give the column of each row's class in probs: np.searchsorted(estimator.classes_, y)."
+            f"{error} Give predict_distribution(X) in the place of its probabilities, or the column of each row's "
+            "class: np.searchsorted(estimator.classes_, y)."
         ) from None
     if table.ndim == 1:
         table = np.stack([1.0 - table, table], axis=1)

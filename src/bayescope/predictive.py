@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, final
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -19,10 +19,12 @@ from bayescope.latent import Latent
 from bayescope.likelihoods import Binomial, Likelihood, Moments, entropy
 from bayescope.memory import draw_count
 from bayescope.models import among, among_pairs
+from bayescope.tables.frames import table_of
 from bayescope.top_classes import TopClasses, refuse_all_classes
 
 Array = Tensor | np.ndarray
 Columns = dict[str, Any]
+RowIndex = int | slice | Sequence[int] | Sequence[bool] | Array
 
 
 @final
@@ -43,6 +45,9 @@ class Predictive:
             number, and ``latent`` has the outputs that are integrated with them; else ``None``.
         imputed: for each row of an estimator's table, how many missing or unseen values a stand-in was put for, int64
             of shape (N,); ``None`` where the inputs were no such table.
+        names: what an estimator calls the columns: the labels of its K classes, of several labels a row or of several
+            outputs; empty where they have no names.
+        frame: the library of the table that was predicted, as narwhals names it, whose tables `to_frame` gives.
     """
 
     latent: Latent
@@ -52,6 +57,8 @@ class Predictive:
     shape: tuple[int, ...] | None = None
     top: TopClasses | None = None
     imputed: np.ndarray | None = None
+    names: tuple[Any, ...] = ()
+    frame: str = "pandas"
 
     @property
     def classes(self) -> Array:
@@ -253,8 +260,30 @@ class Predictive:
             fails |= (sd > checks.positive_number("epistemic", epistemic)).any(-1)
         return self._give(fails)
 
+    def codes(self, y: ArrayLike) -> ArrayLike:
+        """The code 0…K−1 of each row's label, shape (N,), by `names`; what has no names, or is codes, as it is.
+
+        Raises:
+            InputError: if a label is none of the classes.
+        """
+        labels, given = np.asarray(self.names), y if isinstance(y, Tensor) else np.asarray(y)
+        numbers = isinstance(given, Tensor) or given.dtype.kind in "iufb"
+        plain = labels.dtype.kind not in "iuf" or np.array_equal(labels, np.arange(len(labels)))
+        if not self.names or not self.likelihood.discrete or given.ndim != 1 or (numbers and plain):
+            return y
+        places = {label: code for code, label in enumerate(self.names)}
+        codes = [places.get(label, -1) for label in given.tolist()]
+        if -1 in codes:
+            row, known = codes.index(-1), list(self.names)
+            raise InputError(f"y: expected labels among the classes {known}, got {given.tolist()[row]!r} in row {row}.")
+        return np.array(codes, dtype=np.int64)
+
     def log_prob(self, y: ArrayLike) -> Array:
         """log p(y∣x, data) per row, shape (N,).
+
+        Args:
+            y: outcomes; of classes their labels, where `names` has them and they are text or other numbers than the
+                codes 0…K−1, else the codes.
 
         Raises:
             InputError: if a label is outside the likelihood's domain or the number of rows differs.
@@ -306,7 +335,7 @@ class Predictive:
 
     def to_frame(
         self, *, classes: object = None, outputs: Sequence[str] | None = None, level: float | None = 0.95
-    ) -> pd.DataFrame:
+    ) -> Any:
         """The predictions and how far to trust them as a table, a row for each row of the inputs, numbered from 0.
 
         - Classes: ``predicted`` (the most probable one), ``p(<class>)`` for each, ``low`` and ``high`` of the predicted
@@ -320,9 +349,12 @@ class Predictive:
 
         If rows lack values, ``imputed`` is the number of values of each row that were replaced by a stand-in.
 
+        It is a table of the library whose table was predicted (pandas, polars, pyarrow), else of pandas.
+
         Args:
-            classes: K labels, in the order of the classes or labels; 0…K−1 if not given.
-            outputs: the names of a regression's D outputs; with one output there is no prefix. y0, y1, … if not given.
+            classes: K labels, in the order of the classes or labels; `names`, or 0…K−1, if not given.
+            outputs: the names of a regression's D outputs; with one output there is no prefix. `names`, or y0, y1, …,
+                if not given.
             level: the probability of the intervals; ``None`` for a table without ``low`` and ``high``, which for three
                 classes and more are most of the work.
 
@@ -334,13 +366,13 @@ class Predictive:
         imputed = {"imputed": p.imputed} if p.imputed is not None and p.imputed.any() else {}
         if not p.likelihood.discrete:
             _refuse_given("classes", classes, "a regression")
-            return pd.DataFrame(_of_numbers(p, outputs, level) | imputed)
+            return table_of(_of_numbers(p, outputs, level) | imputed, self.frame)
         _refuse_given("outputs", outputs, "classes")
-        labels = _names("classes", classes, p.probs.shape[1], range(p.probs.shape[1]))
+        labels = _names("classes", classes, p.probs.shape[1], self.names or range(p.probs.shape[1]))
         several = p.likelihood.domain.kind == "binary" and p.latent.mean.shape[1] > 1
         columns = _of_labels(p, labels, level) if several else _of_classes(p, labels, level)
         information = {"entropy": p.entropy, "mutual_information": p.mutual_information}
-        return pd.DataFrame(columns | information | imputed)
+        return table_of(columns | information | imputed, self.frame)
 
     def summary(self) -> str:
         """A few lines: what was predicted, how, and what options resolved to."""
@@ -356,13 +388,38 @@ class Predictive:
     def __len__(self) -> int:
         return self._shape[0]
 
+    def __getitem__(self, rows: RowIndex) -> Predictive:
+        """The predictive of some rows: each of its answers is those rows of this predictive's answer.
+
+        Args:
+            rows: a row's number (from the end where it is negative), a slice, a mask of shape (N,), or an array or list
+                of numbers. For one number it is a predictive of one row.
+
+        Raises:
+            InputError: if a row is not there, or the index is of another kind.
+        """
+        chosen = _row_numbers(rows, len(self))
+        places = torch.from_numpy(np.arange(math.prod(self._shape)).reshape(self._shape)[chosen].ravel())
+        places = places.to(self.latent.mean.device)
+        return replace(
+            self,
+            latent=self.latent.taken(places),
+            shape=None if self.shape is None else (len(chosen), *self.shape[1:]),
+            top=self.top and self.top.taken(places),
+            imputed=None if self.imputed is None else self.imputed[chosen],
+        )
+
+    def __iter__(self) -> Iterator[Predictive]:
+        return (self[row] for row in range(len(self)))
+
     @property
     def _shape(self) -> tuple[int, ...]:
         return tuple(self.latent.mean.shape[:1]) if self.shape is None else self.shape
 
     def _targets(self, y: ArrayLike) -> Tensor:
         """Outcomes as the likelihood takes them, one for each row."""
-        targets = self.likelihood.targets(self._flat(y), self.latent.mean.shape[-1]).to(self.latent.mean.device)
+        known = self._flat(self.codes(y))
+        targets = self.likelihood.targets(known, self.latent.mean.shape[-1]).to(self.latent.mean.device)
         if targets.shape[0] != self.latent.mean.shape[0]:
             raise InputError(f"y: expected {self.latent.mean.shape[0]} rows, got {targets.shape[0]}.")
         return targets
@@ -415,9 +472,7 @@ def by_trials(predictive: Predictive, trials: np.ndarray | None) -> Iterator[tup
         return
     for count in np.unique(trials):
         rows = np.flatnonzero(trials == count)
-        latent, imputed = predictive.latent.taken(torch.from_numpy(rows)), predictive.imputed
-        imputed = None if imputed is None else imputed[rows]
-        yield rows, replace(predictive, latent=latent, likelihood=Binomial(int(count)), imputed=imputed)
+        yield rows, replace(predictive[rows], likelihood=Binomial(int(count)))
 
 
 def label_probabilities(predictive: Predictive) -> Tensor:
@@ -433,6 +488,21 @@ def refuse_dense(predictive: Predictive, advice: str) -> None:
     """
     if len(predictive._shape) > 1:
         raise InputError(f"predictive: expected one answer a row, got the shape {predictive._shape}. {advice}")
+
+
+def _row_numbers(rows: RowIndex, count: int) -> np.ndarray:
+    """The numbers of the rows that an index names, shape (R,)."""
+    index = rows.detach().cpu().numpy() if isinstance(rows, Tensor) else rows
+    try:
+        chosen = np.atleast_1d(np.arange(count)[index])
+    except IndexError as error:
+        raise InputError(
+            f"rows: expected numbers of rows below {count}, a slice or a mask of shape ({count},), got another index "
+            f"({error}). Index one of the {count} rows."
+        ) from None
+    if chosen.ndim > 1:
+        raise InputError(f"rows: expected an index of one dimension, got one of {chosen.ndim}. Index the rows alone.")
+    return chosen
 
 
 def _rest(columns: Tensor) -> Tensor:
@@ -469,7 +539,7 @@ def _of_numbers(p: Predictive, outputs: Sequence[str] | None, level: float | Non
         each["low"], each["high"] = p.interval(level, of="outcome")
     each |= {"epistemic_sd": np.sqrt(p.epistemic), "aleatoric_sd": np.sqrt(p.aleatoric)}
     count = p.mean.shape[1]
-    names = _names("outputs", outputs, count, [f"y{place}" for place in range(count)])
+    names = _names("outputs", outputs, count, p.names or [f"y{place}" for place in range(count)])
     return _side_by_side(each, [""] if count == 1 else [f"{name}: " for name in names.tolist()])
 
 

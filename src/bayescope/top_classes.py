@@ -51,6 +51,11 @@ class TopClasses(NamedTuple):
         classes = top_classes(mean, count)
         return cls(classes, classes)
 
+    def taken(self, rows: Tensor) -> TopClasses:
+        """Those of some rows, by their numbers."""
+        covariance = None if self.covariance is None else self.covariance[rows]
+        return TopClasses(self.columns[rows], self.classes[rows], covariance)
+
 
 @final
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ class AdditiveEstimator(AdditiveOptions, TableEstimator):
     ) -> Predictive:
         """The predictive distribution, with its epistemic and aleatoric parts and its intervals.
 
-        The labels of a classifier are the codes 0…K−1 of ``classes_``; several labels a row are 0 and 1.
+        It knows the labels of a classifier by name; of several labels a row, each is 0 or 1.
 
         Args:
             X: a table of the columns that were fitted.
@@ -101,7 +101,8 @@ class AdditiveEstimator(AdditiveOptions, TableEstimator):
             generator: for the draws; ``random_state`` by default.
         """
         source, rows = self._generator() if generator is None else generator, self._rows(X, offset)
-        return self._predicted(rows, integral=integral, method=method, samples=samples, generator=source)
+        predictive = self._predicted(rows, integral=integral, method=method, samples=samples, generator=source)
+        return self._labelled(predictive, X)
 
     def effects(
         self,

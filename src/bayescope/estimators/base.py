@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, Self, TypeAlias, TypeVar, cast, overload
@@ -44,6 +44,7 @@ from bayescope.process_state import outside_inference_mode, threads_for
 from bayescope.processes import called
 from bayescope.storage import forget, save
 from bayescope.tables.dataset import opened
+from bayescope.tables.frames import library_of
 from bayescope.tables.preprocessing import Table
 from bayescope.training.checkpoint import resumable
 
@@ -139,7 +140,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
     ) -> Predictive:
         """The predictive distribution, with its epistemic and aleatoric parts and its intervals.
 
-        The labels of a classifier are the codes 0…K−1 of ``classes_``; several labels a row are 0 and 1.
+        It knows the labels of a classifier by name; of several labels a row, each is 0 or 1.
 
         Args:
             X: a table of the columns that were fitted, of N rows.
@@ -150,7 +151,8 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             generator: for the draws; by default from ``random_state``, for a network the same at every call.
         """
         source = self._generator() if generator is None else generator
-        return self._predicted(self._rows(X), integral=integral, method=method, samples=samples, generator=source)
+        predictive = self._predicted(self._rows(X), integral=integral, method=method, samples=samples, generator=source)
+        return self._labelled(predictive, X)
 
     def save(self, path: str | Path, *, metadata: Mapping[str, Any] | None = None) -> Path:
         """Writes the fitted estimator into one file, from which `bayescope.load` has it again: answers to the last bit.
@@ -291,6 +293,12 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _predicted(self, rows: InputRows, **options: Any) -> Predictive:
         return self.posterior_.predict(rows, **options)
+
+    def _labelled(self, predictive: Predictive, X: object) -> Predictive:
+        """The predictive of a table, with the names of what it predicts."""
+        classes = getattr(self, "classes_", None)
+        names = getattr(self, "_output_names", ()) if classes is None else classes.tolist()
+        return replace(predictive, names=tuple(names), frame=library_of(X))
 
     def _read(
         self, X: object, read: Callable[[Predictive], np.ndarray], offset: object = None, exposure: object = None

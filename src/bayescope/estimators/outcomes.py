@@ -155,4 +155,5 @@ class OutcomeRegressor(TableRegressor):
         """
         options: dict[str, Any] = {"integral": integral, "method": method, "samples": samples}
         source = self._generator() if generator is None else generator
-        return self._predicted(self._rows(X, offset, exposure), **options, generator=source)
+        predictive = self._predicted(self._rows(X, offset, exposure), **options, generator=source)
+        return self._labelled(predictive, X)

@@ -11,7 +11,6 @@ from torch import Tensor
 from bayescope.errors import UnsupportedError
 from bayescope.latent.latent import QUANTILE_NODES, DrawsLatent, Latent, averages, empirical_quantile, monotone_quantile
 from bayescope.likelihoods import (
-    POINTS,
     Likelihood,
     Moments,
     Ordinal,
@@ -63,11 +62,9 @@ class GaussianLatent(Latent):
         draws = None if self.draws is None else self.draws.taken(rows)
         return GaussianLatent(self.mean[rows], self.covariance[rows], self.integral, draws)
 
-    @property
-    def points(self) -> tuple[Tensor, Tensor]:
-        if self.draws is not None:
-            return self.draws.points
-        return DrawsLatent(gaussian_points(self.mean, self._covariances("quantile"), POINTS)).points
+    def points(self, count: int) -> tuple[Tensor, Tensor]:
+        draws = self.draws or DrawsLatent(gaussian_points(self.mean, self._covariances("quantile"), count))
+        return draws.points(count)
 
     def of_part(self, place: int, part: Likelihood) -> GaussianLatent:
         draws = None if self.draws is None else self.draws.of_part(place, part)

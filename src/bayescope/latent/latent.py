@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from bayescope.likelihoods import (
+    POINTS,
     Likelihood,
     Moments,
     OwnOfSeveral,
@@ -75,7 +76,7 @@ def _of_outcome(question: Callable[..., Tensor]) -> Callable[..., Tensor]:
     @wraps(question)
     def answer(latent: Latent, likelihood: Likelihood, *arguments: Tensor | float) -> Tensor:
         if isinstance(likelihood, OwnOfSeveral) and not likelihood.domain.elementwise:
-            likelihood, f = likelihood.averaged(*latent.points)
+            likelihood, f = likelihood.averaged(*latent.points(POINTS))
             latent = DrawsLatent(f[None])
         return asked(latent, likelihood, *arguments)
 
@@ -221,10 +222,9 @@ class Latent(ABC):
     def taken(self, rows: Tensor) -> Latent:
         """The latent of some rows, by a mask or by their numbers."""
 
-    @property
     @abstractmethod
-    def points(self) -> tuple[Tensor, Tensor]:
-        """Log weights (S,) and points (S, N, C) of f, over which an outcome of several outputs is averaged."""
+    def points(self, count: int) -> tuple[Tensor, Tensor]:
+        """Log weights (S,) and points (S, N, C) of f, of which each Gaussian gets this many and a draw is one."""
 
     @abstractmethod
     def of_part(self, place: int, part: Likelihood) -> Latent:
@@ -323,8 +323,7 @@ class DrawsLatent(Latent):
             return self
         return DrawsLatent(centre + torch.cat([mean - sd, mean + sd]))
 
-    @property
-    def points(self) -> tuple[Tensor, Tensor]:
+    def points(self, count: int) -> tuple[Tensor, Tensor]:
         return self.values.new_full((len(self.values),), -math.log(len(self.values))), self.values
 
     def of_part(self, place: int, part: Likelihood) -> DrawsLatent:

@@ -9,7 +9,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from bayescope.latent.latent import QUANTILE_NODES, Latent, by_part, empirical_quantile
+from bayescope.latent.gaussian import GaussianLatent
+from bayescope.latent.latent import QUANTILE_NODES, Latent, by_part, monotone_quantile
 from bayescope.likelihoods import (
     Likelihood,
     Moments,
@@ -17,6 +18,9 @@ from bayescope.likelihoods import (
     information_of_mixture,
     mixture_quantile,
 )
+
+# Rows whose points are made together, which bounds the memory.
+ROWS_AT_ONCE = 256
 
 
 @final
@@ -57,9 +61,8 @@ class MixtureLatent(Latent):
     def taken(self, rows: Tensor) -> MixtureLatent:
         return MixtureLatent(self.log_weights, [part.taken(rows) for part in self.parts])
 
-    @property
-    def points(self) -> tuple[Tensor, Tensor]:
-        each = [part.points for part in self.parts]
+    def points(self, count: int) -> tuple[Tensor, Tensor]:
+        each = [part.points(count) for part in self.parts]
         weights = [weight + inner for weight, (inner, _) in zip(self.log_weights, each, strict=True)]
         return torch.cat(weights), torch.cat([values for _, values in each])
 
@@ -116,9 +119,19 @@ class MixtureLatent(Latent):
         return mixture_quantile(self.log_weights, means, variances, level)
 
     def expected_quantile(self, likelihood: Likelihood, level: float) -> Tensor:
-        """Over draws with a fixed seed, each part represented by its weight."""
-        draws = self.sample(QUANTILE_NODES, torch.Generator().manual_seed(0))
-        return empirical_quantile(likelihood.conditional(draws)[0], level)
+        """Exact for Gaussians where each column is monotone in one output; else over the points of all parts.
+
+        A row's quantile must not depend on the rows beside it, as it would over draws with a fixed seed.
+        """
+        if likelihood.domain.elementwise and all(isinstance(part, GaussianLatent) for part in self.parts):
+            return monotone_quantile(self, likelihood, level)
+        blocks = []
+        for rows in torch.arange(len(self.mean), device=self.mean.device).split(ROWS_AT_ONCE):
+            log_weights, values = self.taken(rows).points(QUANTILE_NODES)
+            ordered = likelihood.conditional(values)[0].sort(0)
+            below = log_weights.exp()[ordered.indices].cumsum(0) < level
+            blocks.append(ordered.values.gather(0, below.sum(0, keepdim=True).clamp_max(len(values) - 1))[0])
+        return torch.cat(blocks)
 
     def components(self, likelihood: Likelihood) -> tuple[Tensor, Tensor, Tensor]:
         """The Gaussians of all parts, weighted by the parts."""

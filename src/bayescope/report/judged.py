@@ -230,7 +230,7 @@ def predictions(estimator: TableEstimator, judged: Judged, block: int = BLOCK) -
         trials = None if judged.trials is None else judged.trials[some]
         for rows, each in by_trials(predictive, trials):
             order.append(some[rows])
-            parts.append(_said(each, judged.y[some[rows]], classes=bool(judged.classes)))
+            parts.append(_said(replace(each, names=()), judged.y[some[rows]], classes=bool(judged.classes)))
     places = np.argsort(np.concatenate(order))
     return Predictions(*(np.concatenate(column)[places] for column in zip(*parts, strict=True)))
 

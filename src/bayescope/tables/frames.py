@@ -85,6 +85,19 @@ def frame_of(table: str, X: object) -> nw.DataFrame[Any] | None:
     return seen if isinstance(seen, nw.DataFrame) else None
 
 
+def library_of(X: object) -> str:
+    """The library that a frame is of, by narwhals' name; "pandas" for what is no frame."""
+    seen = nw.from_native(X, pass_through=True)
+    return seen.implementation.name.lower() if isinstance(seen, nw.DataFrame) else "pandas"
+
+
+def table_of(columns: dict[str, Any], library: str) -> Any:
+    """A frame of this library."""
+    if library == "pandas":
+        return pd.DataFrame(columns)
+    return nw.from_dict(columns, backend=nw.Implementation.from_string(library)).to_native()  # type: ignore[arg-type]
+
+
 def _interchanged(X: object) -> pd.DataFrame:
     """What speaks the interchange protocol, as pandas: the way that works without a further package."""
     with ignoring("", Warning).inside():  # pandas asks library authors to leave a protocol that frames still speak
