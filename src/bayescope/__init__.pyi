@@ -28,6 +28,9 @@ from bayescope.estimators import (
     BayesianMLPRegressor as BayesianMLPRegressor,
     NeuralAdditiveClassifier as NeuralAdditiveClassifier,
     NeuralAdditiveRegressor as NeuralAdditiveRegressor,
+    predict_distribution as predict_distribution,
+    save as save,
+    scorers as scorers,
 )
 from bayescope.gaussian_process.function_space import function_space as function_space
 from bayescope.laplace.laplace import laplace as laplace

@@ -11,7 +11,6 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-import scipy.sparse
 import torch
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
@@ -160,7 +159,6 @@ def test_a_gap_where_none_was_seen_is_the_mean():
 
 # Tables that cannot be fitted: how the frame is changed, the error, and what its message says.
 BAD: dict[str, tuple[Callable[[pd.DataFrame], Any], type[Exception], str]] = {
-    "sparse": (lambda t: scipy.sparse.csr_matrix(np.eye(60)), InputError, "Sparse data not supported"),
     "dates": (lambda t: t.assign(age=pd.Timestamp("2020-01-01")), InputTypeError, "column 'age'"),
     "a date among text": (
         lambda t: t.assign(colour=["red"] * 59 + [datetime.date(2020, 1, 1)]),

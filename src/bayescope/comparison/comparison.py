@@ -6,10 +6,10 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import pandas as pd
@@ -46,9 +46,11 @@ from bayescope.errors import (
     InputError,
     InputTypeError,
     UndefinedQuantityError,
+    UnsupportedError,
     recorded_warnings,
 )
 from bayescope.estimators.base import TableEstimator, of_ordered_classes
+from bayescope.estimators.pipelines import Wrapped
 from bayescope.files import staged
 from bayescope.network.model import NetworkModel
 from bayescope.plots import style
@@ -222,7 +224,7 @@ PACKAGES_OF_OTHERS = ("arviz",)
 
 
 def compare(
-    estimator: TableEstimator,
+    estimator: Any,
     X: object,
     y: object,
     *,
@@ -239,7 +241,8 @@ def compare(
 
     Args:
         estimator: any estimator of the library, not fitted, such as ``BayesianLogisticRegression()``. It is a template:
-            its other options hold for every row of the table, its ``posterior`` and ``random_state`` do not matter.
+            its other options hold for every row of the table, its ``posterior`` and ``random_state`` do not matter. Of
+            scikit-learn's ``Pipeline`` around one, the steps are fitted once, to the training rows.
         X: features, shape (N, D): a DataFrame, whose columns may be numbers or labels with gaps, an array or a tensor.
         y: N class labels for a classifier, N numbers for a regression.
         posteriors: names to compare: those that the estimator's option ``posterior`` takes ("exact" where it has no
@@ -265,9 +268,12 @@ def compare(
         MissingDependencyError: if a row needs a package that is not installed.
     """
     random_state = _seed(random_state)
+    wrapped = Wrapped.of(estimator)
+    estimator = wrapped.estimator
     kind, ordered = kind_of(estimator), of_ordered_classes(estimator)
-    data = split(X, y, kind, test_size=test_size, random_state=random_state, ordered=ordered)
+    data = _after_steps(wrapped, split(X, y, kind, test_size=test_size, random_state=random_state, ordered=ordered))
     names, reference, notes = names_of(estimator, data, posteriors, reference)
+    notes += [f"{name.capitalize()}: {note}." for name, note in wrapped.notes()]
     _check_packages(names)
     with recorded_warnings(passed_on=True) as prior_warned:
         template, prior = with_one_prior(estimator, data.X_train, data.targets, random_state)
@@ -291,6 +297,19 @@ def compare(
         *(f"Prior precision, warning: {text}" for text in prior_warned),
     )
     return Comparison(table, reference, footnotes, outcomes, data)
+
+
+def _after_steps(wrapped: Wrapped, data: TrainTestSplit) -> TrainTestSplit:
+    """The rows after a pipeline's steps, which are fitted to the training rows alone."""
+    if wrapped.target is not None:
+        raise UnsupportedError(
+            "estimator: expected one that predicts y itself, got a TransformedTargetRegressor. Transform y first, and "
+            "compare the regressor in it."
+        )
+    if not wrapped.steps:
+        return data
+    train, test = wrapped.refitted(data.X_train, data.X_test, data.targets)
+    return replace(data, X_train=train, X_test=test)
 
 
 def _table(outcomes: Mapping[str, ContenderOutcome], kind: Kind, reference: str | None) -> pd.DataFrame:

@@ -12,6 +12,8 @@ from bayescope.estimators.logistic import BayesianLogisticRegression
 from bayescope.estimators.mapped_rows import MappedRows as MappedRows
 from bayescope.estimators.mlp import BayesianMLPClassifier, BayesianMLPRegressor
 from bayescope.estimators.mlp_rows import NetworkRows as NetworkRows
+from bayescope.estimators.pipelines import predict_distribution, save
+from bayescope.estimators.scorers import add_names, scorers
 from bayescope.estimators.table_rows import TableRows as TableRows
 
 __all__ = [
@@ -23,4 +25,9 @@ __all__ = [
     "NeuralAdditiveClassifier",
     "NeuralAdditiveRegressor",
     "RadialBasis",
+    "predict_distribution",
+    "save",
+    "scorers",
 ]
+
+add_names()

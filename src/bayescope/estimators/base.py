@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, Self, TypeAli
 
 import numpy as np
 import torch
+from scipy.special import logit
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils import ClassifierTags, check_random_state
@@ -360,6 +361,17 @@ class TableClassifier(ClassifierMixin):  # type: ignore[misc]
         integrated anew where their own mass lies.
         """
         return self._read(X, self._logs)
+
+    def decision_function(self, X: object) -> np.ndarray:
+        """How far each row is from being undecided: its largest value, or its sign, agrees with `predict`.
+
+        log p(y = 1∣x, data)/p(y = 0∣x, data) of two classes, shape (N,), and of several labels a row, shape (N, C);
+        of K classes log p(y = k∣x, data), shape (N, K).
+        """
+        if self._multilabel:
+            return logit(self.predict_proba(X))
+        logs = self.predict_log_proba(X)
+        return logs[:, 1] - logs[:, 0] if logs.shape[1] == 2 else logs
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, cast, final
 
 import narwhals.stable.v2 as nw
 import numpy as np
 import pandas as pd
+from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 from torch import Tensor
@@ -69,6 +70,7 @@ class FrameReader:
         Warns:
             BayescopeWarning: if text is mostly numbers.
         """
+        X = dense(X)
         plain = finite_numbers(X) if numbers and categorical is None and groups is None else None
         if plain is not None:
             validate_data(estimator, plain, y, skip_check_array=True)
@@ -90,6 +92,7 @@ class FrameReader:
             InputError: if X cannot be used; the message names the column.
             InputTypeError: if X is no table, or a column holds what is neither a number nor a label.
         """
+        X = dense(X)
         _require_room(X)
         columns = read_table(X, categorical=[at for at in self.categorical if at < _width(X)])
         validate_data(estimator, _sized(X, columns), reset=False, skip_check_array=True)
@@ -98,6 +101,7 @@ class FrameReader:
 
     def table(self, estimator: BaseEstimator, X: object) -> Table:
         """The same, but an array or a tensor of finite numbers is taken as it is."""
+        X = dense(X)
         numbers = None if self.categorical else finite_numbers(X)
         if numbers is None:
             return self.columns(estimator, X)
@@ -169,6 +173,14 @@ def _values(series: nw.Series[Any]) -> Any:
         return series.to_numpy()
     categories = series.cat.get_categories().to_list()
     return pd.Series(pd.Categorical(series.to_list(), categories, ordered=True), name=series.name)
+
+
+def dense(X: object) -> object:
+    """A sparse matrix of SciPy as the array of its numbers, which has to fit into memory; any other table as it is."""
+    if not sparse.issparse(X):
+        return X
+    _require_room(X)
+    return cast(Any, X).toarray(order="C")
 
 
 def finite_numbers(X: object) -> np.ndarray | None:

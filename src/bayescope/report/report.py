@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
@@ -23,8 +24,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from bayescope import checks
 from bayescope.comparison import Comparison
-from bayescope.errors import InputError, InputTypeError
-from bayescope.estimators.base import TableEstimator
+from bayescope.errors import InputError
+from bayescope.estimators.pipelines import Wrapped
 from bayescope.files import staged
 from bayescope.plots.numbers import count
 from bayescope.report.blocks import Block, Explorer, Figure, Figures, Folded, Page
@@ -41,7 +42,7 @@ _PERCENT = re.compile(r"(?<=\d) %")
 
 
 def report(
-    estimator: TableEstimator,
+    estimator: Any,
     X: object,
     y: object,
     *,
@@ -61,7 +62,9 @@ def report(
     Of more than 20,000 rows a random 20,000 are judged; the file says so.
 
     Args:
-        estimator: a fitted classifier or regressor of bayescope, with one label or number a row.
+        estimator: a fitted classifier or regressor of bayescope, with one label or number a row; or scikit-learn's
+            ``Pipeline``, search or ``TransformedTargetRegressor`` around one. The file then speaks of the columns that
+            the pipeline's steps make of X, and of y as it is transformed, and says so among the model's notes.
         X: the table, with the columns that were fitted.
         y: what happened, for each row.
         out: the file to write, which ends in .html; one of that name is replaced.
@@ -96,14 +99,12 @@ def report(
     reference_choice(reference)
     held_out = None if held_out is None else checks.flag("held_out", held_out)
     seed = checks.count("random_state", random_state, least=0)
-    if not (hasattr(estimator, "predict_distribution") and hasattr(estimator, "get_params")):
-        raise InputTypeError(
-            f"estimator: expected a fitted estimator of bayescope, got {type(estimator).__name__}. Fit one, such as "
-            "BayesianLogisticRegression."
-        )
-    check_is_fitted(estimator)
-    judged = Judged.of(estimator, X, y, seed)
-    facts = gathered(estimator, judged, reference=reference, random_state=seed, held_out=held_out)
+    wrapped = Wrapped.of(estimator)
+    check_is_fitted(wrapped.estimator)
+    judged = Judged.of(wrapped.estimator, wrapped.table(X), wrapped.targets(y), seed)
+    facts = gathered(wrapped.estimator, judged, reference=reference, random_state=seed, held_out=held_out)
+    notes = (*wrapped.notes(), *facts.fitted.notes)
+    facts = replace(facts, fitted=replace(facts.fitted, notes=notes))
     return _written(page_of(facts, title), path)
 
 

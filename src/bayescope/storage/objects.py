@@ -226,8 +226,9 @@ def _unread(_parts: object, _reader: Reader) -> None:
 # scikit-learn's transformers -------------------------------------------------------------------------------------
 
 TRANSFORMERS = (
-    compose.ColumnTransformer, feature_selection.VarianceThreshold, impute.MissingIndicator, impute.SimpleImputer,
-    kernel_approximation.Nystroem, kernel_approximation.RBFSampler, pipeline.FeatureUnion, pipeline.Pipeline,
+    compose.ColumnTransformer, compose.TransformedTargetRegressor, feature_selection.VarianceThreshold,
+    impute.MissingIndicator, impute.SimpleImputer, kernel_approximation.Nystroem, kernel_approximation.RBFSampler,
+    pipeline.FeatureUnion, pipeline.Pipeline,
     *(getattr(preprocessing, name) for name in (
         "FunctionTransformer", "KBinsDiscretizer", "LabelBinarizer", "LabelEncoder", "MaxAbsScaler", "MinMaxScaler",
         "Normalizer", "OneHotEncoder", "OrdinalEncoder", "PolynomialFeatures", "PowerTransformer",

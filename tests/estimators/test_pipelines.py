@@ -1,0 +1,110 @@
+"""Laws of estimators inside scikit-learn's objects: they answer as the estimator does, on the table after the steps."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+import bayescope as bs
+from bayescope.errors import InputTypeError, UnsupportedError
+
+rng = np.random.default_rng(0)
+X = pd.DataFrame(rng.normal(size=(60, 2)) * [1.0, 50.0], columns=["age", "dose"]).assign(ward=list("abc") * 20)
+numbers = X[["age", "dose"]].to_numpy()
+y = numbers @ [1.0, 0.02] + 0.3 * rng.normal(size=60)
+labels = np.where(y > 0, "ill", "well")
+SEARCH = {"bayesianlinearregression__prior_precision": [0.1, 10.0]}
+
+
+def columns():
+    numeric = ("numbers", StandardScaler(), ["age", "dose"])
+    return ColumnTransformer([numeric, ("ward", OneHotEncoder(), ["ward"])], sparse_threshold=1.0)
+
+
+def regression():
+    return make_pipeline(columns(), "passthrough", bs.BayesianLinearRegression())
+
+
+def search(scoring="neg_crps", n_jobs=None):
+    return GridSearchCV(regression(), SEARCH, scoring=scoring, cv=KFold(3), n_jobs=n_jobs)
+
+
+@pytest.mark.parametrize("make", [regression, search, lambda: make_pipeline("passthrough", search())])
+def test_the_predictive_is_that_of_the_estimator_on_the_table_after_the_steps(make, tmp_path):
+    model = make().fit(X, y)
+    inside = getattr(model, "best_estimator_", model)
+    inside = getattr(inside[-1], "best_estimator_", inside)
+    expected = inside[-1].predict_distribution(inside[0].transform(X).toarray())
+    for each in (model, FrozenEstimator(model)):
+        found = bs.predict_distribution(each, X)
+        np.testing.assert_array_equal(found.mean, expected.mean)
+        np.testing.assert_array_equal(found.log_prob(y), expected.log_prob(y))
+    if make is not search and make is not regression:
+        return
+    loaded = bs.load(bs.save(model, tmp_path / "model.bayes"))
+    np.testing.assert_array_equal(bs.predict_distribution(loaded, X).mean, expected.mean)
+    assert bs.conformal(found, y, level=0.9).rows == 60
+
+
+def test_a_comparison_fits_the_steps_to_the_training_rows():
+    pipeline = make_pipeline(columns(), bs.BayesianLogisticRegression())
+    found = bs.compare(pipeline, X, labels, posteriors=["map"], reference=None)
+    train, test = (table["numbers__dose"] for table in (found.split.X_train, found.split.X_test))
+    assert abs(train.mean()) < 1e-12
+    assert abs(test.mean()) > 1e-3
+    assert any("those that ColumnTransformer" in note for note in found.footnotes)
+
+
+def test_a_report_says_which_columns_it_speaks_of(tmp_path):
+    model = make_pipeline(columns(), bs.BayesianLogisticRegression()).fit(X, labels)
+    page = bs.report(model, X, labels, out=tmp_path / "r.html", reference=None).read_text(encoding="utf-8")
+    assert "those that ColumnTransformer of the pipeline make" in page
+    assert "x1 is numbers__dose" in page
+
+
+@pytest.mark.parametrize("name", ["neg_crps", "neg_log_predictive"])
+def test_scores_of_predictives_go_by_name(name):
+    found = cross_val_score(regression(), X, y, scoring=name, cv=KFold(3))
+    expected = []
+    for train, test in KFold(3).split(X):
+        p = bs.predict_distribution(regression().fit(X.iloc[train], y[train]), X.iloc[test])
+        expected.append(-p.crps(y[test]).mean() if name == "neg_crps" else p.log_prob(y[test]).mean())
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    assert bs.scorers[name](regression().fit(X, y), X, y) > found.min()
+
+
+def test_what_has_no_estimator_of_ours_is_refused_by_name():
+    for model in (make_pipeline(StandardScaler(), LinearRegression()), search()):
+        with pytest.raises(InputTypeError, match=r"LinearRegression|GridSearchCV.*refit=True"):
+            bs.predict_distribution(model, X)
+    with pytest.raises(UnsupportedError, match=re.escape("TransformedTargetRegressor")):
+        bs.compare(TransformedTargetRegressor(bs.BayesianLinearRegression(), transformer=StandardScaler()), X, y)
+
+
+@pytest.mark.parametrize("form", [sparse.csr_matrix, sparse.csc_array, sparse.coo_matrix])
+@pytest.mark.parametrize("estimator", [bs.BayesianLinearRegression, bs.BayesianLogisticRegression])
+def test_sparse_tables_answer_as_dense_ones(form, estimator):
+    table = numbers * (rng.random(numbers.shape) < 0.3)
+    target = y if estimator is bs.BayesianLinearRegression else labels
+    dense, thin = estimator().fit(table, target), estimator().fit(form(table), target)
+    np.testing.assert_array_equal(thin.predict_distribution(form(table)).mean, dense.predict_distribution(table).mean)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_decisions_agree_with_predictions(classes):
+    target = np.array(["a", "b", "c"])[np.digitize(y, [0.0, 0.8][: classes - 1])]
+    model = bs.BayesianLogisticRegression().fit(numbers, target)
+    decision, logs = model.decision_function(numbers), model.predict_log_proba(numbers)
+    codes = (decision > 0).astype(int) if classes == 2 else decision.argmax(1)
+    np.testing.assert_array_equal(model.classes_[codes], model.predict(numbers))
+    np.testing.assert_allclose(decision, logs[:, 1] - logs[:, 0] if classes == 2 else logs, rtol=1e-12)
