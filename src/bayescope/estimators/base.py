@@ -324,6 +324,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
         tags.input_tags.categorical = True
         return tags
 
@@ -368,6 +369,7 @@ class TableClassifier(ClassifierMixin):  # type: ignore[misc]
         log p(y = 1∣x, data)/p(y = 0∣x, data) of two classes, shape (N,), and of several labels a row, shape (N, C);
         of K classes log p(y = k∣x, data), shape (N, K).
         """
+        check_is_fitted(self)
         if self._multilabel:
             return logit(self.predict_proba(X))
         logs = self.predict_log_proba(X)

@@ -47,7 +47,6 @@ class ChosenPosterior(LinearEstimator):
     chains: int | None = None
 
     n_iter_: int = field(init=False)
-    _effective_parameters: float | None = field(init=False)
 
     @property
     def effective_parameters_(self) -> float:

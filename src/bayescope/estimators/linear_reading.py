@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -15,12 +15,13 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import UnsupportedError
-from bayescope.estimators.base import BLOCK_NUMBERS, MissingAttributeError, TableEstimator
+from bayescope.estimators.base import BLOCK_NUMBERS, MissingAttributeError, TableEstimator, whole_or_not_at_all
 from bayescope.estimators.features import Features
+from bayescope.estimators.frames import columns_by_name
 from bayescope.estimators.inputs import EstimatorTable, InputMap, Origin
 from bayescope.estimators.mapped_rows import MappedRows
 from bayescope.estimators.priors import NOTHING, group_notes, of_weights, sparse_prior, weight_groups
-from bayescope.estimators.table_rows import TableRows, row_offset
+from bayescope.estimators.table_rows import TableRows, row_offset, row_weights
 from bayescope.estimators.targets import weight_notes
 from bayescope.likelihoods import Likelihood
 from bayescope.linear.groups import WeightGroups
@@ -37,7 +38,9 @@ from bayescope.posterior import (
     noted,
 )
 from bayescope.priors import Prior
+from bayescope.process_state import outside_inference_mode
 from bayescope.sparse_priors import SparsePrior
+from bayescope.storage import forget
 from bayescope.tables.preprocessing import EncodingName, Table
 
 # A summary has the coefficients of models with up to this many weights: their sds take the inverse of the precision.
@@ -81,6 +84,57 @@ class LinearEstimator(TableEstimator):
     _inputs: InputMap = field(init=False)
     _precisions: np.ndarray = field(init=False)
     _shrinkage: np.ndarray | None = field(init=False)
+    _effective_parameters: float | None = field(init=False)
+
+    def partial_fit(self, X: object, y: object, sample_weight: object = None) -> Self:
+        """Learns from more rows: the posterior becomes the prior, p(w∣y₁, y₂) ∝ p(y₂∣w) p(w∣y₁) (Bishop 2006, 3.3.1).
+
+        The first call is `fit`. The units of the inputs, their encoding, the prior precision and what was learnt of the
+        likelihood (such as the noise variance) stay as the first rows have them.
+
+        For `BayesianLinearRegression`, whose posterior is Gaussian, it is exact: with a given prior precision and noise
+        variance and ``standardize=False`` the posterior and the log evidence are those of one fit to all rows. Else the
+        Gaussian approximation of each part is the prior of the next one, and the log evidence is summed over the parts.
+
+        Args:
+            X: a table of the columns that were fitted, in memory.
+            y: as for `fit`.
+            sample_weight: as for `fit`.
+
+        Raises:
+            InputError: if the rows cannot be used, or a label is none of the first call's.
+            UndefinedQuantityError: if the posterior is no single Gaussian, such as "nuts" or "map".
+            UnsupportedError: under a sparse prior, for ordered classes, and with an offset or exposure.
+        """
+        if not hasattr(self, "posterior_"):
+            return self._whole(X, y, sample_weight)
+        return self._continued(X, y, sample_weight)
+
+    @outside_inference_mode
+    @whole_or_not_at_all
+    def _continued(self, X: object, y: object, sample_weight: object) -> Self:
+        if self._shrinkage is not None or getattr(self, "_cutpoints", None) is not None or self._added_by is not None:
+            raise UnsupportedError(
+                "partial_fit: expected a Gaussian prior and no ordered classes, offset or exposure, got one of these. "
+                "Fit all rows together."
+            )
+        table, targets, weights = columns_by_name(X, y=y, sample_weight=sample_weight)
+        before, rows = self.posterior_, self._rows(table)
+        counts = row_weights(weights, len(rows))
+        after: Any = before.condition((table, self._targets(targets, len(rows)), counts))
+        both = before.record.evidence, after.record.evidence
+        evidence = None if both[0] is None or both[1] is None else both[0] + both[1]
+        notes = {**before.record.notes, **after.record.notes, "rows added": "the posterior before them was their prior"}
+        after = replace(after, record=replace(after.record, evidence=evidence, elbo_terms=None, notes=notes))
+        self.posterior_ = after
+        found, intercepts = self._means()
+        self.coef_ = found if self.coef_.ndim == 2 else found[0]
+        self.intercept_ = intercepts if np.ndim(self.intercept_) else float(intercepts[0])
+        self._effective_parameters = float(self._determined().sum())
+        if "well-determined weights" in notes:
+            notes["well-determined weights"] = f"{self._effective_parameters:.2f} of {self._determined().size}"
+        forget(self)
+        return self
 
     def transform_inputs(self, X: object) -> np.ndarray:
         """The inputs of the posterior's model, shape (N, D): X encoded, standardised and mapped to features.
@@ -138,8 +192,7 @@ class LinearEstimator(TableEstimator):
         owners, names = self._inputs.owners
         precisions = np.atleast_2d(self._precisions)
         if self._shrinkage is None:
-            known, off = self._precisions_kept(), np.isinf(precisions)
-            share = np.where(np.isinf(known), 0.0, 1.0 - np.minimum(known, NOTHING) * self._variances())
+            share, off = self._determined(), np.isinf(precisions)
             share = self._each_input(share, 0.0).reshape(len(precisions), -1, len(owners)).mean(1)
         else:
             share, off = 1.0 - self._shrinkage[None], self._shrinkage[None] > 0.5
@@ -200,6 +253,11 @@ class LinearEstimator(TableEstimator):
         else:
             variances = torch.full_like(posterior.mean, torch.nan)
         return self._model.unflat(variances)[0].numpy()
+
+    def _determined(self) -> np.ndarray:
+        """The shares 1 − α_i Σ_ii of the weights of the model's inputs that the data determine, shape (C, D)."""
+        known = self._precisions_kept()
+        return np.where(np.isinf(known), 0.0, 1.0 - np.minimum(known, NOTHING) * self._variances())
 
     def _precisions_kept(self) -> np.ndarray:
         """The prior precisions of the model's inputs, shape (D,) or (C, D)."""
@@ -408,7 +466,12 @@ class LinearEstimator(TableEstimator):
         self.weight_names_ = (*names, *(label + "intercept" for label in classes * model.bias))
         reader = EstimatorTable.of(self, self._reader, self._inputs, linear=True)
         self.posterior_ = replace(noted(posterior, notes), reader=reader)
-        weights, bias = (None if each is None else each.numpy().copy() for each in model.unflat(posterior.mean))
+        return self._means()
+
+    def _means(self) -> tuple[np.ndarray, np.ndarray]:
+        """The posterior means of the weights (C, D) and of the intercepts (C,) at inputs 0."""
+        parts = self._model.unflat(self.posterior_.mean)
+        weights, bias = (None if each is None else each.numpy().copy() for each in parts)
         assert weights is not None
         weights[:, :] = np.where(np.isinf(self._precisions_kept()), 0.0, weights)
         intercepts = self._inputs.intercept_at_zero(weights, np.zeros(len(weights)) if bias is None else bias)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, Literal, Self, cast, final
+
+import numpy as np
 
 from bayescope import checks
-from bayescope.errors import UnsupportedError
+from bayescope.errors import InputError, UnsupportedError
 from bayescope.estimators.base import ClassWeight, TableClassifier
+from bayescope.estimators.frames import columns_by_name
 from bayescope.estimators.labels import one_class
 from bayescope.estimators.linear_choice import ChosenPosterior
 from bayescope.estimators.linear_posteriors import BY_SUMS, CHOICES, POSTERIORS, refuse_all_rows
@@ -116,6 +119,39 @@ class BayesianLogisticRegression(TableClassifier, ChosenPosterior):
         model = LinearModel(len(self._inputs.names), labels.outputs, checks.flag("fit_intercept", self.fit_intercept))
         intercept = intercept_precision(self.intercept_prior_precision) or WEAK_INTERCEPT
         self.coef_, self.intercept_, _ = self._infer(data, model, likelihood, {**notes, **labels.notes}, intercept)
+
+    def partial_fit(  # type: ignore[override]  # scikit-learn's order for classifiers
+        self, X: object, y: object, classes: object = None, sample_weight: object = None
+    ) -> Self:
+        """Learns from more rows: the Gaussian posterior becomes the prior.
+
+        The first call is `fit`; the units of the inputs and the prior precision stay as its rows have them. Each part's
+        posterior is an approximation, so the answer depends a little on how the rows are parted.
+
+        Args:
+            X: a table of the columns that were fitted, in memory.
+            y: N labels.
+            classes: all labels that later calls may have; rows of each have to be in the first call.
+            sample_weight: as for `fit`.
+
+        Raises:
+            InputError: if a label is none of the first call's, or ``classes`` are others than these.
+            UndefinedQuantityError: if the posterior is no single Gaussian, such as "nuts" or "map".
+            UnsupportedError: with ``class_weight``, or under a sparse prior.
+        """
+        if self.class_weight is not None:
+            raise UnsupportedError(
+                f"class_weight: expected None for partial_fit, got {self.class_weight!r}. Give sample_weight=."
+            )
+        known = getattr(self, "classes_", None)
+        if classes is not None:
+            known = one_class(columns_by_name(X, y=y)[1], len(cast(Any, X))) if known is None else known
+            if set(np.unique(np.asarray(classes))) != set(np.unique(known)):
+                raise InputError(
+                    f"classes: expected those of the first call, {np.unique(known).tolist()}, got "
+                    f"{np.asarray(classes).tolist()}. Begin with rows of every class."
+                )
+        return super().partial_fit(X, y, sample_weight)
 
     @property
     def _two_classes_only(self) -> bool:

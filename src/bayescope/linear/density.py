@@ -324,8 +324,8 @@ class Again:
     model: LinearModel
     likelihood: Likelihood
 
-    def __call__(self, prior: Prior, X: ArrayLike, y: ArrayLike) -> GaussianPosterior:
-        return self.infer(compile_density(self.model, self.likelihood, prior, X, y))
+    def __call__(self, prior: Prior, X: ArrayLike, y: ArrayLike, weights: ArrayLike | None = None) -> GaussianPosterior:
+        return self.infer(compile_density(self.model, self.likelihood, prior, X, y, weights))
 
 
 @final
