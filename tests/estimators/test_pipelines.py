@@ -108,3 +108,17 @@ def test_decisions_agree_with_predictions(classes):
     codes = (decision > 0).astype(int) if classes == 2 else decision.argmax(1)
     np.testing.assert_array_equal(model.classes_[codes], model.predict(numbers))
     np.testing.assert_allclose(decision, logs[:, 1] - logs[:, 0] if classes == 2 else logs, rtol=1e-12)
+
+
+def test_a_regression_of_the_logarithm_predicts_y_itself():
+    outcome = np.exp(y)
+    inner = regression().fit(X, y)
+    model = TransformedTargetRegressor(regression(), func=np.log, inverse_func=np.exp).fit(X, outcome)
+    p, log_p = bs.predict_distribution(model, X), bs.predict_distribution(inner, X)
+    np.testing.assert_allclose(p.quantile(0.2), np.exp(log_p.quantile(0.2)), rtol=1e-9)
+    np.testing.assert_allclose(p.log_prob(outcome), log_p.log_prob(y) - y, rtol=1e-9, atol=1e-9)  # log ∣d log y/dy∣
+    np.testing.assert_allclose(p.cdf(outcome), log_p.cdf(y), rtol=1e-9)
+    np.testing.assert_allclose(p.mean, np.exp(log_p.mean + 0.5 * log_p.variance), rtol=1e-9)
+    scaled = TransformedTargetRegressor(regression(), transformer=StandardScaler()).fit(X, y)
+    with pytest.raises(UnsupportedError, match="need no scaling of y"):
+        bs.predict_distribution(scaled, X)

@@ -19,7 +19,8 @@ from sklearn.utils.validation import check_is_fitted
 from bayescope.errors import InputTypeError, UnsupportedError
 from bayescope.estimators.base import Generator
 from bayescope.estimators.frames import dense
-from bayescope.likelihoods import IntegralName
+from bayescope.latent import DrawsLatent, GaussianLatent
+from bayescope.likelihoods import Gaussian, IntegralName, LogNormal
 from bayescope.predictive import Predictive
 from bayescope.storage import save as write
 from bayescope.tables.frames import library_of
@@ -89,6 +90,28 @@ class Wrapped:
         flat = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
         return pd.Series(flat, name=f"{getattr(y, 'name', None) or 'y'}, transformed") if flat.ndim == 1 else flat
 
+    def of_outcome(self, predictive: Predictive) -> Predictive:
+        """The predictive of y, of that of the transformed outcome: of log y = f + noise it is log-normal.
+
+        Raises:
+            UnsupportedError: for another transformation than the logarithm, or another predictive than one of a
+                Gaussian likelihood.
+        """
+        if self.target is None:
+            return predictive
+        pair, latent = (self.target.func, self.target.inverse_func), predictive.latent
+        known = isinstance(predictive.likelihood, Gaussian) and isinstance(latent, GaussianLatent | DrawsLatent)
+        if pair != (np.log, np.exp) or not known:
+            raise UnsupportedError(
+                "model: expected a TransformedTargetRegressor with func=np.log and inverse_func=np.exp around a "
+                "regression with Gaussian noise, got another one. The estimators need no scaling of y; for another "
+                "function ask .regressor_, whose quantiles its inverse carries back."
+            )
+        if isinstance(latent, GaussianLatent):
+            latent = replace(latent, integral="quadrature")
+        noise = predictive.likelihood.known("noise_variance")
+        return replace(predictive, latent=latent, likelihood=LogNormal(noise.sqrt()))
+
     def notes(self) -> tuple[tuple[str, str], ...]:
         """What a reader has to know of the columns and the outcome."""
         steps = ", ".join(type(step).__name__ for step in self._transformers)
@@ -145,7 +168,8 @@ def predict_distribution(
     Raises:
         InputTypeError: if no estimator of the library is in the model.
         NotFittedError: if the estimator is not fitted.
-        UnsupportedError: inside a ``TransformedTargetRegressor``.
+        UnsupportedError: inside a ``TransformedTargetRegressor`` other than with ``func=np.log, inverse_func=np.exp``
+            around Gaussian noise, for which y is log-normal: mean, intervals and densities are those of y.
 
     Examples:
         >>> from sklearn.pipeline import make_pipeline
@@ -158,15 +182,9 @@ def predict_distribution(
     """
     wrapped = Wrapped.of(model)
     check_is_fitted(wrapped.estimator)
-    if wrapped.target is not None:
-        raise UnsupportedError(
-            "model: expected an outcome as the estimator was fitted to it, got a TransformedTargetRegressor. Take "
-            "likelihood='log_normal' of BayesianGeneralizedLinearModel for a logarithm, or predict from .regressor_, "
-            "whose quantiles inverse_func carries back."
-        )
     options: dict[str, Any] = {"integral": integral, "method": method, "samples": samples, "generator": generator}
     found: Predictive = wrapped.estimator.predict_distribution(wrapped.table(X), **options)
-    return replace(found, frame=library_of(X))
+    return replace(wrapped.of_outcome(found), frame=library_of(X))
 
 
 def save(model: Any, path: str | Path, *, metadata: Mapping[str, Any] | None = None) -> Path:
