@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from importlib.util import find_spec
+from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from bayescope.processes import present
 
@@ -47,7 +50,9 @@ def progress_bar(doing: str, *, visible: bool = True, patience: float = 0.0) -> 
         TimeElapsedColumn(),
     )
     token, due, task = _drawn.set(True), time.monotonic() + patience, None
-    bar = Progress(*columns, console=console, transient=True)
+    # rich warns in a notebook that has no ipywidgets, and shows nothing.
+    plain = console.is_jupyter and find_spec("ipywidgets") is None
+    bar: _Line | Progress = _Line() if plain else Progress(*columns, console=console, transient=True)
     try:
         with ExitStack() as stack:
 
@@ -56,13 +61,37 @@ def progress_bar(doing: str, *, visible: bool = True, patience: float = 0.0) -> 
                 if patience and time.monotonic() < due:
                     return
                 if task is None:
-                    task = stack.enter_context(bar).add_task(doing, total=None)
+                    stack.enter_context(bar)
+                    task = bar.add_task(doing, total=None)
                 bar.update(task, completed=done, total=steps, description=f"{doing} {name}")
                 due = time.monotonic() + REFRESH_SECONDS
 
             yield report
     finally:
         _drawn.reset(token)
+
+
+class _Line:
+    """The step that runs, on one line that is written over: what a bar is in a notebook without ipywidgets."""
+
+    _width = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._write("", end="\r")
+
+    def add_task(self, description: str, *, total: int | None) -> TaskID:
+        return TaskID(0)
+
+    def update(self, task: TaskID, *, completed: int, total: int | None, description: str) -> None:
+        self._write(f"{description} {completed}/{'?' if total is None else total}")
+
+    def _write(self, text: str, end: str = "") -> None:
+        sys.stderr.write(f"\r{text:<{self._width}}{end}")
+        sys.stderr.flush()
+        self._width = len(text)
 
 
 @contextmanager

@@ -1,0 +1,30 @@
+"""What a user of a notebook sees while and after a cell runs."""
+
+from importlib.util import find_spec
+
+import pytest
+
+nbclient = pytest.importorskip("nbclient", reason="runs a notebook")
+nbformat = pytest.importorskip("nbformat", reason="writes a notebook")
+pytest.importorskip("ipykernel", reason="the kernel of the notebook")
+without_widgets = pytest.mark.skipif(find_spec("ipywidgets") is not None, reason="with ipywidgets rich draws the bar")
+
+CELL = """
+from bayescope.progress import progress_bar
+with progress_bar("fitting") as report:
+    report(0, 2, "laplace")
+    report(1, None, "nuts")
+"""
+
+
+@without_widgets
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:jupyter_client")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:zmq")
+def test_a_notebook_shows_progress_without_a_warning():
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
+    nbclient.NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
+    outputs = notebook.cells[0].outputs
+    assert {output.get("name") for output in outputs} == {"stderr"}
+    text = "".join(output.text for output in outputs)
+    assert "warn" not in text.lower()
+    assert text.split("\r") == ["", "fitting laplace 0/2", "fitting nuts 1/?   ", " " * 16, ""]
