@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
@@ -23,6 +25,18 @@ def test_report_writes_one_file(logistic, tmp_path):
     assert "How well is kind predicted?" in html
     assert "· seed 7" in html
     assert "It is unknown whether these rows were used in training" in html
+
+
+def test_a_report_is_a_path_that_a_notebook_shows_in_a_frame(logistic, tmp_path):
+    out = tmp_path / "r.html"
+    written = bs.report(logistic.estimator, logistic.X, logistic.y, out=out, reference=None, title="A <title>")
+    assert (written, str(written), os.fspath(written)) == (out, str(out), str(out))
+    assert type(written.path) is type(out)
+    frame = ElementTree.fromstring(written._repr_html_())
+    assert frame.get("srcdoc").split() == out.read_text(encoding="utf-8").split()
+    assert frame.get("sandbox") == "allow-scripts"
+    out.unlink()
+    assert written._repr_html_() is None
 
 
 def test_one_seed_gives_one_page(logistic, tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -40,6 +41,31 @@ PACKAGE = "bayescope.report"
 PLOTLY, SCRIPT, THEME, STYLE = "plotly-basic.min.js", "report.js", "theme.js", "report.css"
 _PERCENT = re.compile(r"(?<=\d) %")
 
+# Before Python 3.12 only the class of this system's paths can be derived from, which type checkers cannot follow.
+if TYPE_CHECKING:
+    _SystemPath = Path
+else:
+    _SystemPath = type(Path())
+
+
+@final
+class WrittenReport(_SystemPath):
+    """The path of a report, which notebooks show as the report itself."""
+
+    @property
+    def path(self) -> Path:
+        """The file, as a plain path."""
+        return Path(self)
+
+    def _repr_html_(self) -> str | None:
+        """Return the report in a frame of its own, or ``None`` where the file is gone."""
+        if not self.is_file():
+            return None
+        page = html.escape(self.read_text(encoding="utf-8"))
+        # Without allow-same-origin the page's scripts cannot reach the notebook.
+        frame = 'sandbox="allow-scripts" style="width: 100%; height: 640px; border: 0"'
+        return f'<iframe title="{html.escape(self.name)}" {frame} srcdoc="{page}"></iframe>'
+
 
 def report(
     estimator: Any,
@@ -51,7 +77,7 @@ def report(
     reference: str | None = "auto",
     held_out: bool | None = None,
     random_state: int = 0,
-) -> Path:
+) -> WrittenReport:
     """Judges a fitted estimator on a table and writes what was found as one HTML file that needs nothing else.
 
     It says how good the predictions are (with bootstrap intervals over the rows), whether their uncertainty holds
@@ -77,7 +103,7 @@ def report(
         random_state: the seed of everything that is drawn.
 
     Returns:
-        The file's path.
+        The file's path; a notebook shows the report itself.
 
     Raises:
         InputTypeError: if the estimator is not one of bayescope's.
@@ -108,7 +134,7 @@ def report(
     return _written(page_of(facts, title), path)
 
 
-def write_comparison(comparison: Comparison, path: str | Path, *, title: str | None = None) -> Path:
+def write_comparison(comparison: Comparison, path: str | Path, *, title: str | None = None) -> WrittenReport:
     """Writes a comparison of posteriors as one HTML file that needs nothing else.
 
     Args:
@@ -117,7 +143,7 @@ def write_comparison(comparison: Comparison, path: str | Path, *, title: str | N
         title: the page's heading.
 
     Returns:
-        The file's path.
+        The file's path; a notebook shows the page itself.
 
     Raises:
         InputError: if the file cannot be written.
@@ -141,10 +167,10 @@ def page_of(facts: Facts, title: str | None = None) -> Page:
     )
 
 
-def _written(page: Page, path: Path) -> Path:
+def _written(page: Page, path: Path) -> WrittenReport:
     with staged(path.parent) as stage:
         (stage / path.name).write_text(document(page), encoding="utf-8")
-    return path
+    return WrittenReport(path)
 
 
 def _file(out: str | Path) -> Path:
@@ -160,7 +186,7 @@ def document(page: Page) -> str:
     """The HTML of a page with everything it needs inside."""
     figures = {figure.name: {"data": figure.data, "layout": figure.layout} for figure in _figures(page)}
     scripts = {name: _asset(name) for name in (PLOTLY, SCRIPT, THEME)}
-    html: str = (
+    text: str = (
         _environment()
         .get_template("page.html.j2")
         .render(
@@ -174,7 +200,7 @@ def document(page: Page) -> str:
             explorer=_json(next((block.payload for block in _blocks(page) if isinstance(block, Explorer)), {})),
         )
     )
-    return html
+    return text
 
 
 def _policy(scripts: Sequence[str]) -> str:
