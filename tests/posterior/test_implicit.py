@@ -67,6 +67,7 @@ def test_it_has_a_mean_and_no_density() -> None:
     assert q.sizes == (3,)
     for ask in (
         lambda: q.covariance,
+        lambda: q.sd,
         lambda: q.sample(3),
         q.log_evidence,
         lambda: q.elbo,

@@ -47,6 +47,7 @@ def test_samples_repeat_by_seed_and_have_the_moments(form):
     assert torch.equal(q.sample(7, generator=3), q.sample(7, generator=torch.Generator().manual_seed(3)))
     draws = q.sample(50_000, generator=0)
     sd = q.covariance.diagonal().sqrt()
+    torch.testing.assert_close(q.sd, sd)
     assert ((draws.mean(0) - q.mean).abs() <= 6 * sd / math.sqrt(50_000) + 1e-9).all()
     torch.testing.assert_close(torch.cov(draws.mT), q.covariance, rtol=0.05, atol=0.02)
 
@@ -134,6 +135,7 @@ def test_a_transform_carries_the_samples_and_the_density():
     reference = torch.distributions.LogNormal(torch.tensor(0.3).double(), 0.5)
     torch.testing.assert_close(q.mean[0], reference.mean)
     torch.testing.assert_close(q.covariance[0, 0], reference.variance)
+    torch.testing.assert_close(q.sd[0], reference.stddev)
     point = torch.tensor([[0.2], [3.0]], dtype=torch.float64)
     torch.testing.assert_close(q.log_prob(point), reference.log_prob(point[:, 0]))
     draws = q.sample(50_000, generator=0)

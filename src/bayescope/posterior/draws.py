@@ -80,6 +80,11 @@ class DrawsPosterior(Posterior):
         return centred.mT @ centred / (centred.shape[0] - 1)
 
     @property
+    def sd(self) -> Tensor:
+        """The draws' sample standard deviations, shape (P,)."""
+        return self.flat.std(0)
+
+    @property
     def sizes(self) -> tuple[int, ...]:
         """The number of weights, in a tuple of one."""
         return (self.draws.shape[-1],)
@@ -129,6 +134,10 @@ class PointPosterior(Posterior):
     @property
     def covariance(self) -> Tensor:
         return self.location.new_zeros(self.location.shape[0], self.location.shape[0])
+
+    @property
+    def sd(self) -> Tensor:
+        return torch.zeros_like(self.location)
 
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
         """The point n times, shape (n, P)."""
@@ -181,6 +190,15 @@ class ImplicitPosterior(Posterior):
             UndefinedQuantityError: always.
         """
         self._refuse("covariance")
+
+    @property
+    def sd(self) -> Tensor:
+        """Not known.
+
+        Raises:
+            UndefinedQuantityError: always.
+        """
+        self._refuse("sd")
 
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
         """Not known.

@@ -84,6 +84,12 @@ class GaussianPosterior(Posterior):
         return self._moments[1].clone()
 
     @property
+    def sd(self) -> Tensor:
+        """The square root of the covariance's diagonal, shape (P,), from the precision's own structure."""
+        variance = self.precision.marginal_variance() if self.transform is None else self._moments[1].diagonal()
+        return variance.sqrt()
+
+    @property
     def sizes(self) -> tuple[int, ...]:
         """The number of weights, in a tuple of one."""
         return (self.precision.dim,)

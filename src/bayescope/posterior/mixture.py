@@ -67,6 +67,14 @@ class MixturePosterior(Posterior):
         return torch.tensordot(self.weights, within, dims=1) + (self.weights * offsets.mT) @ offsets
 
     @property
+    def sd(self) -> Tensor:
+        """√(Σ_k w_k (s_k² + (m_k − m)²)) with the components' standard deviations s_k, shape (P,)."""
+        self._check_one_space("sd")
+        offsets = torch.stack([component.mean for component in self.components]) - self.mean
+        within = torch.stack([component.sd for component in self.components])
+        return (self.weights @ (within.square() + offsets.square())).sqrt()
+
+    @property
     def sizes(self) -> tuple[int, ...]:
         """P, the number of weights; several of them where the components have unlike models."""
         return tuple(dict.fromkeys(size for component in self.components for size in component.sizes))

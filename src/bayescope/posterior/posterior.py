@@ -184,6 +184,11 @@ class Posterior(ABC):
     def covariance(self) -> Tensor:
         """Cov_q[θ], shape (P, P), in the user's coordinates."""
 
+    @property
+    @abstractmethod
+    def sd(self) -> Tensor:
+        """√Var_q[θ], shape (P,), in the user's coordinates, without a covariance matrix where none is needed."""
+
     @abstractmethod
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
         """n draws of θ, shape (n, P), in the user's coordinates."""
