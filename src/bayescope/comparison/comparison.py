@@ -50,7 +50,7 @@ from bayescope.errors import (
     recorded_warnings,
 )
 from bayescope.estimators.base import TableEstimator, of_ordered_classes
-from bayescope.estimators.pipelines import Wrapped
+from bayescope.estimators.pipelines import WRAPPING, Wrapped
 from bayescope.files import staged
 from bayescope.network.model import NetworkModel
 from bayescope.plots import style
@@ -268,7 +268,7 @@ def compare(
         MissingDependencyError: if a row needs a package that is not installed.
     """
     random_state = _seed(random_state)
-    wrapped = Wrapped.of(estimator)
+    wrapped = Wrapped.of(estimator) if isinstance(estimator, WRAPPING) else Wrapped(estimator)
     estimator = wrapped.estimator
     kind, ordered = kind_of(estimator), of_ordered_classes(estimator)
     data = _after_steps(wrapped, split(X, y, kind, test_size=test_size, random_state=random_state, ordered=ordered))

@@ -25,6 +25,7 @@ from bayescope.predictive import Predictive
 from bayescope.storage import save as write
 from bayescope.tables.frames import library_of
 
+WRAPPING = (Pipeline, BaseSearchCV, TransformedTargetRegressor, FrozenEstimator)
 WRAPPERS = "a Pipeline, a search such as GridSearchCV, a TransformedTargetRegressor or a FrozenEstimator"
 
 
