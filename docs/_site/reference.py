@@ -45,8 +45,16 @@ def _entry(match: re.Match[str]) -> str:
     options = {"heading": name, "toc_label": name.rpartition(".")[2]}
     if inspect.isclass(thing):
         options["members"] = str(_members(thing))
-    lines = [f"[](){{#{name}}}", "", f"::: {thing.__module__}.{thing.__qualname__}", "    options:"]
+    lines = [f"[](){{#{name}}}", "", f"::: {_path(name, thing)}", "    options:"]
     return "\n".join(lines + [f"      {key}: {value}" for key, value in options.items()])
+
+
+def _path(name: str, thing: object) -> str:
+    """Where a thing is defined: a value, such as a mapping, does not say so, and is imported from there."""
+    if hasattr(thing, "__qualname__"):
+        return f"{thing.__module__}.{thing.__qualname__}"
+    name = name.removeprefix("bs.")
+    return f"{bayescope._HOMES[name]}.{name}"
 
 
 def _listed(prefixes: list[str], config: MkDocsConfig) -> str:

@@ -30,8 +30,8 @@ from bayescope.estimators import (
     NeuralAdditiveRegressor as NeuralAdditiveRegressor,
     predict_distribution as predict_distribution,
     save as save,
-    scorers as scorers,
 )
+from bayescope.estimators.scorers import scorers as scorers
 from bayescope.gaussian_process.function_space import function_space as function_space
 from bayescope.laplace.laplace import laplace as laplace
 from bayescope.laplace.online import fit_evidence as fit_evidence

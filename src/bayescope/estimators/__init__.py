@@ -13,7 +13,7 @@ from bayescope.estimators.mapped_rows import MappedRows as MappedRows
 from bayescope.estimators.mlp import BayesianMLPClassifier, BayesianMLPRegressor
 from bayescope.estimators.mlp_rows import NetworkRows as NetworkRows
 from bayescope.estimators.pipelines import predict_distribution, save
-from bayescope.estimators.scorers import add_names, scorers
+from bayescope.estimators.scorers import add_names
 from bayescope.estimators.table_rows import TableRows as TableRows
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "RadialBasis",
     "predict_distribution",
     "save",
-    "scorers",
 ]
 
 add_names()

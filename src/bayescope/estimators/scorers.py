@@ -32,6 +32,11 @@ def _mean(scores: Any, sample_weight: Any) -> float:
 scorers: Mapping[str, Callable[..., float]] = MappingProxyType(
     {"neg_crps": neg_crps, "neg_log_predictive": neg_log_predictive}
 )
+"""The scorers ``scorer(model, X, y, sample_weight=None)`` by name, for the ``scoring=`` of scikit-learn's functions.
+
+``"neg_crps"`` is −N⁻¹ Σ CRPS, in the unit of y, and ``"neg_log_predictive"`` N⁻¹ Σ log p(y∣x, data), in nats. Both are
+better the larger they are.
+"""
 
 
 def add_names() -> None:
