@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn, final
 
@@ -55,6 +56,12 @@ class TopClasses(NamedTuple):
         """Those of some rows, by their numbers."""
         covariance = None if self.covariance is None else self.covariance[rows]
         return TopClasses(self.columns[rows], self.classes[rows], covariance)
+
+    def joined(self, others: Sequence[TopClasses]) -> TopClasses:
+        """These, and after them those of other rows."""
+        columns, classes, covariances = zip(self, *others, strict=True)
+        known = [each for each in covariances if each is not None]
+        return TopClasses(torch.cat(columns), torch.cat(classes), torch.cat(known) if known else None)
 
 
 @final

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -61,6 +62,15 @@ class GaussianLatent(Latent):
     def taken(self, rows: Tensor) -> GaussianLatent:
         draws = None if self.draws is None else self.draws.taken(rows)
         return GaussianLatent(self.mean[rows], self.covariance[rows], self.integral, draws)
+
+    def joined(self, others: Sequence[GaussianLatent], generator: torch.Generator) -> GaussianLatent:
+        """All rows, or their margins where one of the latents has nothing else."""
+        parts = [self, *others]
+        covariances = [part.covariance for part in parts]
+        if len({each.ndim for each in covariances}) > 1:
+            covariances = [variances(each) for each in covariances]
+        whole = GaussianLatent(torch.cat([part.mean for part in parts]), torch.cat(covariances), self.integral)
+        return whole if self.draws is None else whole.with_draws(len(self.draws.values), generator)
 
     def points(self, count: int) -> tuple[Tensor, Tensor]:
         draws = self.draws or DrawsLatent(gaussian_points(self.mean, self._covariances("quantile"), count))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Self, cast, final
@@ -223,6 +223,15 @@ class Latent(ABC):
         """The latent of some rows, by a mask or by their numbers."""
 
     @abstractmethod
+    def joined(self, others: Sequence[Self], generator: torch.Generator) -> Self:
+        """The latent of these rows, and after them of those of other latents of the same kind.
+
+        Args:
+            others: latents of other rows, in their order.
+            generator: makes the draws of f anew for all rows, where draws are the integral over a Gaussian.
+        """
+
+    @abstractmethod
     def points(self, count: int) -> tuple[Tensor, Tensor]:
         """Log weights (S,) and points (S, N, C) of f, of which each Gaussian gets this many and a draw is one."""
 
@@ -295,6 +304,9 @@ class DrawsLatent(Latent):
 
     def taken(self, rows: Tensor) -> DrawsLatent:
         return DrawsLatent(self.values[:, rows])
+
+    def joined(self, others: Sequence[DrawsLatent], generator: torch.Generator) -> DrawsLatent:
+        return DrawsLatent(torch.cat([self.values, *(other.values for other in others)], 1))
 
     def condensed(self, likelihood: Likelihood) -> Latent:
         """Two points for each of `GROUPS` groups of neighbouring draws, with the group's mean and variance.

@@ -61,6 +61,10 @@ class MixtureLatent(Latent):
     def taken(self, rows: Tensor) -> MixtureLatent:
         return MixtureLatent(self.log_weights, [part.taken(rows) for part in self.parts])
 
+    def joined(self, others: Sequence[MixtureLatent], generator: torch.Generator) -> MixtureLatent:
+        parts = zip(self.parts, *(other.parts for other in others), strict=True)
+        return MixtureLatent(self.log_weights, [first.joined(rest, generator) for first, *rest in parts])
+
     def points(self, count: int) -> tuple[Tensor, Tensor]:
         each = [part.points(count) for part in self.parts]
         weights = [weight + inner for weight, (inner, _) in zip(self.log_weights, each, strict=True)]

@@ -64,7 +64,7 @@ class Batches:
 
     Args:
         data: a ``DataLoader``; a ``Dataset``; a pair (X, y) of arrays, tensors or data frames, where X may be a dict or
-            a tuple; or a list of batches. A batch is a pair, or a dict with its targets under "labels" or "label".
+            a tuple; or a list of batches. A batch is a pair, or a dict with its targets under a name of `TARGETS`.
         module: the network.
         batch_size: rows at once where the data is not in batches already.
 

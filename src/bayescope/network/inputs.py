@@ -188,6 +188,52 @@ def map_arrays(inputs: object) -> Any:
     return as_tensor(inputs)
 
 
+# Under which of these names a dict has its targets.
+TARGETS = ("labels", "label", "targets", "target", "y")
+_NAMES = " or ".join(map(repr, TARGETS))
+
+
+def target_name(batch: Mapping[str, Any]) -> str | None:
+    """The name of the targets in a dict; ``None`` where it has none.
+
+    Raises:
+        InputError: if several names may be that of the targets.
+    """
+    found = [name for name in TARGETS if name in batch]
+    if len(found) > 1:
+        raise InputError(
+            f"data: expected targets under {_NAMES} in the dict, got {' and '.join(map(repr, found))} in {list(batch)}. "
+            "Leave one out, or give pairs (dict of inputs, targets)."
+        )
+    return found[0] if found else None
+
+
+def inputs_of(batch: object) -> Any:
+    """The inputs of a batch that may have targets: the first of a tuple, a dict without its targets, or all of it.
+
+    Raises:
+        InputError: if several names of a dict may be that of the targets.
+        InputTypeError: if a tuple is no (inputs,), (inputs, targets) or (inputs, targets, weights).
+    """
+    if isinstance(batch, Mapping):
+        name = target_name(batch)
+        return {key: value for key, value in batch.items() if key != name}
+    if isinstance(batch, tuple | list):
+        if not 1 <= len(batch) <= 3:
+            raise InputTypeError(
+                f"x: expected batches (inputs,), (inputs, targets) or (inputs, targets, weights), got {len(batch)} "
+                "entries. Several inputs go into a tuple: ((x1, x2), y)."
+            )
+        return _gathered(batch[0])
+    return batch
+
+
+def _gathered(inputs: Any) -> Any:
+    """Several inputs as a tuple, where a loader's collate has made a list of it."""
+    several = isinstance(inputs, list) and all(isinstance(value, Tensor) for value in inputs)
+    return tuple(inputs) if several else inputs
+
+
 def pair_of(batch: object) -> tuple[Any, Any]:
     """Inputs and targets of a batch, or of a whole data set, as they were given.
 
@@ -196,16 +242,15 @@ def pair_of(batch: object) -> tuple[Any, Any]:
         InputError: if it is a dict without targets.
     """
     if isinstance(batch, Mapping):
-        name = next((key for key in ("labels", "label") if key in batch), None)
+        name = target_name(batch)
         if name is None:
-            raise InputError(f"data: expected targets under 'labels' in the dict, got {list(batch)}.")
+            raise InputError(
+                f"data: expected targets under {_NAMES} in the dict, got {list(batch)}. Rename them, or give pairs (dict "
+                "of inputs, targets)."
+            )
         return {key: value for key, value in batch.items() if key != name}, batch[name]
     if isinstance(batch, tuple | list) and len(batch) == 2:
-        inputs, targets = batch
-        several = isinstance(inputs, list) and all(
-            isinstance(value, Tensor) for value in inputs
-        )  # by a loader's collate
-        return (tuple(inputs) if several else inputs), targets
+        return _gathered(batch[0]), batch[1]
     raise InputTypeError(
         "data: expected batches (inputs, targets) or dicts with 'labels', got "
         f"{type(batch).__name__}{f' of length {len(batch)}' if isinstance(batch, tuple | list) else ''}. "
@@ -235,8 +280,8 @@ def as_tensor(value: object) -> Tensor:
         return value.clone() if value.is_inference() else value.detach()  # autograd cannot keep the former
     if isinstance(value, DataLoader | Dataset):
         raise InputTypeError(
-            f"x: expected arrays or tensors, got a {type(value).__name__}. Take its inputs a batch at a time: "
-            "for x, y in loader."
+            f"x: expected arrays or tensors, got a {type(value).__name__}. Give it by itself to the posterior of a "
+            "network, which reads its batches; an estimator takes tables."
         )
     array = np.asarray(value)
     if array.dtype.kind == "O":

@@ -133,11 +133,11 @@ class GaussianPosterior(Posterior):
         many = options.top is not None and mean.shape[-1] > EVERY_CLASS
         if many and not (marginal and function.is_last_layer(x, self.location)):
             return self._top(x, function, likelihood, mean, shape, integral, options)
-        if marginal and 8 * mean.numel() * mean.shape[-1] > COVARIANCE_BYTES:
+        rows, outputs = len(mean) + options.before, mean.shape[-1]
+        if marginal and 8 * rows * outputs**2 > COVARIANCE_BYTES:
             variance = function.variance(x, self.location, self.precision).flatten(0, -2)
             check_sizes("variances", variance, limit=checks.FARTHEST**2)
             return Answer(GaussianLatent(mean, variance, integral), f"linearized, {integral} integral", shape)
-        rows, outputs = mean.shape
         require_memory(
             COVARIANCES * 8 * rows * outputs**2,
             f"the covariances of {rows:,} rows of {outputs:,} outputs, and the integral over them,",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from bayescope.likelihoods import IntegralName, Likelihood, described
 from bayescope.memory import draw_count
 from bayescope.models import Model
 from bayescope.network.inputs import leaves
+from bayescope.network.prediction_data import input_batches
 from bayescope.posterior.arviz_groups import Groups, inference_data, row_groups
 from bayescope.posterior.missing import InputRows, TableReader, integrated
 from bayescope.posterior.record import Record
@@ -41,6 +42,7 @@ class Options(NamedTuple):
     generator: torch.Generator
     differentiable: bool = False
     top: int | None = None
+    before: int = 0  # rows of f that have been answered, of inputs that come in batches
 
     def view(self, function: Model) -> Model:
         """The model as these options read it."""
@@ -78,6 +80,26 @@ class Answer(NamedTuple):
     note: str
     shape: tuple[int, ...]
     top: TopClasses | None = None
+
+    def joined(self, others: Sequence[Answer], generator: torch.Generator) -> Answer:
+        """The answer for these rows and, after them, those of the others.
+
+        Raises:
+            InputError: if they have other positions.
+        """
+        if not others:
+            return self
+        parts = [self, *others]
+        positions = {part.shape[1:] for part in parts}
+        if len(positions) > 1:
+            found = " and ".join(str(tuple(each)) for each in sorted(positions))
+            raise InputError(
+                f"x: expected batches whose outputs have the same positions, got {found}. Pad the inputs to one "
+                "length, or predict a batch at a time."
+            )
+        latent = self.latent.joined([other.latent for other in others], generator)
+        top = self.top and self.top.joined([other.top for other in others if other.top is not None])
+        return Answer(latent, self.note, (sum(part.shape[0] for part in parts), *self.shape[1:]), top)
 
 
 class Evidence(ABC):
@@ -240,6 +262,8 @@ class Posterior(ABC):
         Args:
             x: inputs as the model takes them, N rows; for the posterior of an estimator a table as the estimator takes
                 it. What the training rows say of values that a row lacks is then part of the epistemic variance.
+                A DataLoader, a Dataset, or a list of batches is read a batch at a time, without its targets: the answer
+                is that for all rows at once, and of them only f is kept in memory.
             method: "linearized" (f is Gaussian: exact for a linear model) or "sampled" (f at drawn weights).
                 The default is "linearized" for Gaussians, mixtures, and draws by the structure "samples"; other draws
                 and points are always "sampled".
@@ -284,12 +308,9 @@ class Posterior(ABC):
                 "differentiable: expected False for the posterior of an estimator, which reads tables, got True. Take "
                 "dataclasses.replace(posterior, reader=None), which takes the model's own inputs."
             )
-        rows = self._rows(x)
-        if samples is not None:
-            draw_count(samples, len(rows) * self.function.outputs)
         options = Options(method, integral, samples, checks.generator(generator), differentiable, top)
         with torch.set_grad_enabled(differentiable):
-            answer = self._whole(rows, options.view(self.function), self.likelihood, options)
+            rows, answer = self._answered(x, options, self.function, self.likelihood)
         if rows.offset is not None:
             added = torch.from_numpy(rows.offset.reshape(len(rows.offset), -1))
             answer = answer._replace(latent=answer.latent.shifted(added))
@@ -301,6 +322,30 @@ class Posterior(ABC):
         arrays = not has_tensors(rows.values if self.reader is None or rows is x else x)
         asked = answer.top if top is None else answer.top or TopClasses.of(answer.latent.mean, top)
         return Predictive(answer.latent, self.likelihood, arrays, notes, answer.shape, asked, imputed)
+
+    def _answered(
+        self, x: object, options: Options, function: Model, likelihood: Likelihood
+    ) -> tuple[InputRows, Answer]:
+        """The rows that were read first, which are all of them unless x is in batches, and the answer for all."""
+        start, view = options.generator.get_state(), options.view(function)
+        first: InputRows | None = None
+        answers: list[Answer] = []
+        for rows in self._batches(x):
+            first = first or rows
+            options.generator.set_state(start)  # the same draws of the weights for all batches
+            if options.samples is not None:
+                draw_count(options.samples, (options.before + len(rows)) * function.outputs)
+            answers.append(self._whole(rows, view, likelihood, options))
+            options = options._replace(before=options.before + len(answers[-1].latent.mean))
+        assert first is not None
+        if len(answers) > 1:
+            options.generator.set_state(start)
+        return first, answers[0].joined(answers[1:], options.generator)
+
+    def _batches(self, x: object) -> Iterator[InputRows]:
+        """The model's inputs: all of them at once, or a batch at a time where they come so."""
+        found = None if self.reader is not None or isinstance(x, InputRows) else input_batches(x)
+        return iter([self._rows(x)]) if found is None else map(InputRows, found)
 
     def _rows(self, x: object) -> InputRows:
         """The model's inputs, and which of them stand for missing values."""
@@ -331,7 +376,8 @@ class Posterior(ABC):
         covariance is J Σ Jᵀ across all rows; for draws they are f(x, θ) itself.
 
         Args:
-            x: inputs, or a table, as `predict` takes them, N rows; the training mean stands in for a missing value.
+            x: inputs, a loader of them, or a table, as `predict` takes them, N rows; the training mean stands in for a
+                missing value.
             n: how many functions.
             generator: a ``torch.Generator`` or an int.
 
@@ -341,9 +387,14 @@ class Posterior(ABC):
         if self.function is None:
             raise UndefinedQuantityError("sample_functions: this posterior is of a log density, with no model.")
         with torch.no_grad():
-            rows, source = self._rows(x), checks.generator(generator)
-            count = draw_count(n, len(rows) * self.function.outputs)
-            return self._functions(rows.values, self.function, count, source)
+            source, answered, found = checks.generator(generator), 0, []
+            start = source.get_state()
+            for rows in self._batches(x):
+                source.set_state(start)  # the same draws of the weights for all batches
+                answered += len(rows)
+                count = draw_count(n, answered * self.function.outputs)
+                found.append(self._functions(rows.values, self.function, count, source))
+            return torch.cat(found, 1)
 
     @outside_inference_mode
     def condition(self, data: object) -> Posterior:
