@@ -70,6 +70,7 @@ from bayescope.posterior import (
     MixturePosterior as MixturePosterior,
     PointPosterior as PointPosterior,
     Posterior as Posterior,
+    item_rewards as item_rewards,
 )
 from bayescope.predictive import Predictive as Predictive, most_informative as most_informative
 from bayescope.priors import Prior as Prior

@@ -62,6 +62,10 @@ class Model(ABC):
         """The diagonal of `covariance`, shape (N, *positions, C), without the rest of it: for many classes."""
 
     @abstractmethod
+    def jacobian(self, x: Any, theta: Tensor) -> Tensor:
+        """J of all outputs, shape (N, *positions, C, P), float64: for the few inputs of a joint covariance."""
+
+    @abstractmethod
     def jacobian_product(self, x: Any, theta: Tensor, v: Tensor) -> Tensor:
         """J v, shape (R, N, *positions, C), for v of shape (R, P), with J at θ of shape (P,)."""
 
@@ -149,6 +153,10 @@ class LinearModel(Model):
         """The diagonal of `covariance`, shape (N, C)."""
         return precision.variance_of(self.tape(x))
 
+    def jacobian(self, x: Tensor, theta: Tensor) -> Tensor:
+        """J, shape (N, C, P), the same at all weights."""
+        return self.tape(x).jacobian(slice(None))
+
     def jacobian_product(self, x: Tensor, theta: Tensor, v: Tensor) -> Tensor:
         """J v, shape (R, N, C): the model itself, which is linear."""
         return self.forward(x, v)
@@ -224,6 +232,10 @@ class LinearizedModel(Model):
     def variance(self, x: Any, theta: Tensor, precision: Precision) -> Tensor:
         """The diagonal of `covariance`, whatever θ is."""
         return self.model.variance(x, self.at, precision)
+
+    def jacobian(self, x: Any, theta: Tensor) -> Tensor:
+        """J, whatever θ is."""
+        return self.model.jacobian(x, self.at)
 
     def jacobian_product(self, x: Any, theta: Tensor, v: Tensor) -> Tensor:
         """J v, whatever θ is."""

@@ -12,7 +12,7 @@ from torch.func import functional_call, jacrev
 
 import bayescope as bs
 from bayescope.curvature import fit_curvature
-from bayescope.errors import InputError
+from bayescope.errors import InputError, InputTypeError, UndefinedQuantityError, UnsupportedError
 from bayescope.layers import Pairwise
 from bayescope.likelihoods import BradleyTerry
 
@@ -153,18 +153,76 @@ def test_inputs_that_are_no_pairs_are_refused() -> None:
         Pairwise(layer.reward[0])(inputs)
 
 
-@pytest.mark.filterwarnings("ignore::bayescope.errors.ConvergenceWarning")  # nothing is trained to its mode
-def test_single_items_are_scored_and_their_difference_to_a_reference_is_uncertain() -> None:
-    """Beside what is documented for q.model.reward and q.predict: both moments from draws of the functions."""
-    layer, inputs, y = build("dense")
-    q = bs.laplace(layer, (inputs, y), likelihood="bradley_terry", prior_precision=2.0, structure="full")
-    items, reference = inputs[:4, 0], inputs[5:6, 1].expand(4, -1)
-    rewards = q.model.reward(items).detach()
-    torch.testing.assert_close(rewards, layer.reward(items).detach())
-    pairs = torch.stack([reference, items], 1)
-    p = q.predict(pairs)
-    torch.testing.assert_close(p.latent_mean[:, 1:], rewards)
-    c = p.latent_cov
-    variance = c[:, 0, 0] + c[:, 1, 1] - 2 * c[:, 0, 1]
-    draws = q.sample_functions(pairs, 4000, generator=0)
-    torch.testing.assert_close(variance, (draws[..., 1] - draws[..., 0]).var(0), rtol=0.1, atol=0.0)
+def items_of(inputs: Any, rows: slice) -> Any:
+    """The second items of some pairs."""
+    return {k: v[rows, 1] for k, v in inputs.items()} if isinstance(inputs, dict) else inputs[rows, 1]
+
+
+unsettled = pytest.mark.filterwarnings("ignore::bayescope.errors.ConvergenceWarning")  # nothing is trained to its mode
+
+
+def fitted(name: str, structure: str = "kfac") -> tuple[Any, Any]:
+    layer, inputs, y = build(name)
+    data = torch.utils.data.DataLoader(Pairs(inputs, y), batch_size=5) if isinstance(inputs, dict) else (inputs, y)
+    return bs.laplace(layer, data, likelihood="bradley_terry", prior_precision=2.0, structure=structure), inputs
+
+
+@unsettled
+@everywhere
+def test_rewards_of_single_items_are_jointly_those_of_pairs(name: str) -> None:
+    q, inputs = fitted(name)
+    rewards = bs.item_rewards(q)
+    items, pairs = rewards.joint_latent(items_of(inputs, slice(0, 7))), q.joint_latent(inputs)
+    torch.testing.assert_close(items.mean[:, 0], pairs.mean[:7, 1])
+    torch.testing.assert_close(items.covariance, pairs.covariance[1:14:2, 1:14:2])
+    one, pair = (
+        r.sample_functions(x, 3, generator=0) for r, x in ((rewards, items_of(inputs, slice(0, 7))), (q, inputs))
+    )
+    torch.testing.assert_close(one[..., 0], pair[:, :7, 1])
+    assert "the rewards of single items" in rewards.summary()
+    assert "the rewards" not in q.summary()
+
+
+@unsettled
+def test_rewards_have_gradients_and_files(tmp_path: Any) -> None:
+    q, inputs = fitted("dense", "full")
+    rewards, items = bs.item_rewards(q), inputs[:4, 0]
+    leaf = items.clone().requires_grad_()
+    c = rewards.joint_latent(leaf, differentiable=True).covariance
+    contrast = c[1, 1] + c[2, 2] - 2 * c[1, 2]
+    (slope,) = torch.autograd.grad(contrast, leaf)
+    way = torch.randn(4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    up, down = (rewards.joint_latent(items + s * way).covariance for s in (1e-5, -1e-5))
+    apart = [e[1, 1] + e[2, 2] - 2 * e[1, 2] for e in (up, down)]
+    torch.testing.assert_close((slope * way).sum(), (apart[0] - apart[1]) / 2e-5, rtol=1e-6, atol=1e-9)
+    again = bs.load(rewards.save(tmp_path / "rewards.bayes"))
+    torch.testing.assert_close(again.joint_latent(items), rewards.joint_latent(items))
+
+
+@unsettled
+def test_rewards_are_of_every_form_over_weights() -> None:
+    q, inputs = fitted("dense")
+    items = inputs[:4, 0]
+    layer, data = q.model, (inputs, build("dense")[2])
+    mixture = bs.laplace([layer, build("dense")[0]], data, likelihood="bradley_terry", prior_precision=2.0)
+    draws = bs.laplace(layer, data, likelihood="bradley_terry", prior_precision=2.0, structure="samples", samples=8)
+    for each in (mixture, draws):
+        found, pairs = bs.item_rewards(each).joint_latent(items), each.joint_latent(inputs[:4])
+        torch.testing.assert_close(found.mean[:, 0], pairs.mean[:, 0])
+        torch.testing.assert_close(found.covariance, pairs.covariance[::2, ::2])
+
+
+@unsettled
+def test_rewards_are_refused_where_there_are_none() -> None:
+    q, inputs = fitted("dense")
+    rewards = bs.item_rewards(q)
+    with pytest.raises(UndefinedQuantityError, match=r"predict: .* has no likelihood .* Ask for joint_latent"):
+        rewards.predict(inputs[:4, 0])
+    with pytest.raises(UndefinedQuantityError, match="condition"):
+        rewards.condition((inputs[:, 0], torch.zeros(12)))
+    with pytest.raises(InputTypeError, match=r"expected the posterior of a bs\.layers\.Pairwise, got one of a Rewards"):
+        bs.item_rewards(rewards)
+    with pytest.raises(InputTypeError, match=r"expected the posterior of a bs\.layers\.Pairwise, got Pairwise"):
+        bs.item_rewards(q.model)  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedError, match=r"got one by mc_dropout, which draws functions of pairs"):
+        bs.item_rewards(bs.mc_dropout(q.model, likelihood="bradley_terry", rate=0.1))

@@ -136,6 +136,10 @@ class AdditiveModel(Model):
             return self._summed(x, theta, precision, verb)
         return torch.cat([verb(precision, self.tape(x[rows], theta)) for rows in self._blocks(len(x))])
 
+    def jacobian(self, x: EncodedRows, theta: Tensor) -> Tensor:
+        """J, shape (N, C, P)."""
+        return self.tape(x, theta).jacobian(slice(0, len(x)))
+
     def jacobian_product(self, x: EncodedRows, theta: Tensor, v: Tensor) -> Tensor:
         """J v, shape (R, N, C), for v of shape (R, P)."""
         blocks = [self.tape(x[rows], theta).multiply(v.mT) for rows in self._blocks(len(x))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -21,11 +21,8 @@ class Pairwise(nn.Module):
     Items are axis 1 of every input, (N, 2, …): the reward model sees a batch of N · 2 items, and its answers become
     f of shape (N, 2). Tensors may come as positional or named arguments; anything else is passed on unchanged.
 
-    Single items are scored by ``q.model.reward(items)``, for a posterior q of a Pairwise: their rewards at the mode.
-    Preferences tell nothing of what all rewards have in common, so that what is uncertain is a difference. With a
-    reference in place 0 of each pair and the item in place 1, ``p = q.predict(pairs)`` has its mean,
-    ``p.latent_mean[:, 1] - p.latent_mean[:, 0]``, and its variance, ``c[:, 0, 0] + c[:, 1, 1] - 2 * c[:, 0, 1]`` for
-    ``c = p.latent_cov``.
+    For a posterior q of a Pairwise, `item_rewards` returns the posterior of the rewards of single items: their joint
+    mean and covariance, and draws of them.
 
     Args:
         reward: a module from M items to M rewards, shape (M,) or (M, 1), or to an output with such ``logits``.
@@ -47,13 +44,36 @@ class Pairwise(nn.Module):
             raise InputError(f"inputs: expected tensors of one shape (N, 2, …) for the items of N pairs, got {shapes}.")
         (pairs,) = lead
         output = self.reward(*map(_items, inputs), **{name: _items(value) for name, value in named.items()})
-        rewards = output if isinstance(output, Tensor) else output.logits
-        if rewards.numel() != pairs[0] * pairs[1]:
-            raise InputError(
-                f"reward: expected one number for each of {pairs[0] * pairs[1]} items, shape (M,) or (M, 1), got "
-                f"{tuple(rewards.shape)}."
-            )
-        return rewards.reshape(pairs)
+        return _rewards(output, pairs[0] * pairs[1]).reshape(pairs)
+
+
+@stored_layer("Rewards", lambda _: {}, children=("reward",))
+@final
+class Rewards(nn.Module):
+    """The rewards of single items, shape (M, 1), by the reward model of a `Pairwise`, whose weights have the same names.
+
+    Args:
+        reward: a module from M items to M rewards, as a `Pairwise` takes it.
+    """
+
+    def __init__(self, reward: nn.Module) -> None:
+        super().__init__()
+        self.reward = reward
+
+    def forward(self, *inputs: object, **named: object) -> Tensor:
+        """f, shape (M, 1), for inputs of shape (M, …)."""
+        first = next(value for value in (*inputs, *named.values()) if isinstance(value, Tensor))
+        return _rewards(self.reward(*inputs, **named), len(first)).reshape(-1, 1)
+
+
+def _rewards(output: Any, items: int) -> Tensor:
+    """The tensor of rewards in an output of a reward model, one for each item."""
+    rewards: Tensor = output if isinstance(output, Tensor) else output.logits
+    if rewards.numel() == items:
+        return rewards
+    raise InputError(
+        f"reward: expected one number for each of {items} items, shape (M,) or (M, 1), got {tuple(rewards.shape)}."
+    )
 
 
 def _items(value: object) -> object:

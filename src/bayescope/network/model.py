@@ -238,6 +238,14 @@ class NetworkModel(Model):
             return self._traced(x, theta).latent_variance(x, precision, self._recordings(theta), places)
 
     @_privately
+    def jacobian(self, x: Inputs, theta: Tensor) -> Tensor:
+        """J at θ of shape (P,), shape (N, *positions, C, P), float64."""
+        if self.graph:
+            return self._jacobian(x, theta)
+        with torch.no_grad():
+            return self._traced(x, theta).jacobian(x)
+
+    @_privately
     def jacobian_product(self, x: Inputs, theta: Tensor, v: Tensor) -> Tensor:
         """J v, shape (R, N, *positions, C), float64, for v of shape (R, P), with J at θ of shape (P,)."""
         if self.graph:

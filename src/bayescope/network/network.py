@@ -29,7 +29,7 @@ from bayescope.network.trace import rounding, trace
 from bayescope.network.weights import Choice, Weights
 from bayescope.precision import Precision
 from bayescope.precision.structure import PartInfo
-from bayescope.tape import JoinedTape
+from bayescope.tape import JoinedTape, Tape
 from bayescope.tape.tape import row_blocks
 
 # A last layer needs no cotangents: at most this many rows are read at once, and as many as take this many bytes.
@@ -153,6 +153,10 @@ class Network:
         self._check(precision)
         return self.answers(inputs, Question(precision.variance_of, by_cotangent), None, recordings, places)
 
+    def jacobian(self, inputs: Inputs) -> Tensor:
+        """J for each row, shape (N, *positions, C, P), float64: N C P numbers, for few rows."""
+        return self.answers(inputs, Question(_written_out, by_cotangent))
+
     def jacobian_product(self, inputs: Inputs, v: Tensor) -> Tensor:
         """J v for each row, shape (R, N, *positions, C), float64, for v of shape (R, P).
 
@@ -225,6 +229,10 @@ class Network:
         together = self.treatment.row_numbers * chunk // max(1, outputs[:-1].numel())
         size = next(self.module.parameters()).element_size()
         return row_blocks(rows, together * size, self.limits.piece_bytes)
+
+
+def _written_out(tape: Tape) -> Tensor:
+    return tape.jacobian(slice(0, tape.rows)).to(torch.float64)
 
 
 def _some(classes: Tensor | None, rows: slice) -> Tensor | None:

@@ -4,10 +4,13 @@ from bayescope.posterior.arviz_groups import NamedDraws, inference_data
 from bayescope.posterior.cone import Cone, onto_cone
 from bayescope.posterior.draws import DEFAULT_PASSES, DrawsPosterior, ImplicitPosterior, PointPosterior
 from bayescope.posterior.gaussian import GaussianPosterior
+from bayescope.posterior.joint import JointLatent
 from bayescope.posterior.missing import InputRows, Missing, Spread
 from bayescope.posterior.mixture import MixturePosterior
-from bayescope.posterior.posterior import Evidence, Posterior, in_rows, noted
+from bayescope.posterior.outputs import in_rows
+from bayescope.posterior.posterior import Evidence, Posterior, noted
 from bayescope.posterior.record import Record
+from bayescope.posterior.rewards import item_rewards
 
 __all__ = [
     "DEFAULT_PASSES",
@@ -17,6 +20,7 @@ __all__ = [
     "GaussianPosterior",
     "ImplicitPosterior",
     "InputRows",
+    "JointLatent",
     "Missing",
     "MixturePosterior",
     "NamedDraws",
@@ -26,6 +30,7 @@ __all__ = [
     "Spread",
     "in_rows",
     "inference_data",
+    "item_rewards",
     "noted",
     "onto_cone",
 ]

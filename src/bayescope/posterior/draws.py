@@ -16,8 +16,10 @@ from bayescope.likelihoods import Likelihood
 from bayescope.memory import draw_count
 from bayescope.models import LinearizedModel, Model
 from bayescope.network.inputs import Inputs
+from bayescope.posterior.joint import JointLatent, of_draws
 from bayescope.posterior.missing import TableReader
-from bayescope.posterior.posterior import Answer, Options, Posterior, in_rows
+from bayescope.posterior.outputs import in_rows
+from bayescope.posterior.posterior import Answer, Options, Posterior
 from bayescope.posterior.record import Record
 from bayescope.storage import stored
 
@@ -103,6 +105,9 @@ class DrawsPosterior(Posterior):
         values, shape = in_rows(function.forward(function.inputs(x), theta), 1)
         return Answer(DrawsLatent(values), f"{theta.shape[0]} draws of the weights", shape)
 
+    def _joint(self, x: object, function: Model) -> JointLatent:
+        return of_draws(function.forward(function.inputs(x), self.flat))
+
     def _chains(self, draws: int, generator: torch.Generator) -> Tensor:
         return self.draws
 
@@ -148,6 +153,9 @@ class PointPosterior(Posterior):
         options.refuse_samples("a point has no draws")
         values, shape = in_rows(function.forward(function.inputs(x), self.location)[None], 1)
         return Answer(DrawsLatent(values), "at one point: no epistemic part", shape)
+
+    def _joint(self, x: object, function: Model) -> JointLatent:
+        return of_draws(function.forward(function.inputs(x), self.location)[None])
 
 
 # f in n passes through a network at inputs x, shape (n, N, *positions, C), float64, called with x, n and a generator;
@@ -211,16 +219,19 @@ class ImplicitPosterior(Posterior):
     def _latent(self, x: object, function: Model, likelihood: Likelihood, options: Options) -> Answer:
         options.refuse_integration(f"passes by {self.record.method}")
         if options.differentiable:
-            raise UnsupportedError(
-                f"differentiable: expected False for a posterior by {self.record.method}, got True. Take a Gaussian "
-                "posterior, such as laplace's or variational's."
-            )
+            self._with_graph()
         n = options.samples or DEFAULT_PASSES
         values, shape = in_rows(self.passes(function.inputs(x), n, options.generator), 1)
         return Answer(DrawsLatent(values), f"{n} random passes", shape)
 
     def _functions(self, x: object, function: Model, n: int, generator: torch.Generator) -> Tensor:
         return self.passes(function.inputs(x), n, generator)
+
+    def _with_graph(self) -> NoReturn:
+        raise UnsupportedError(
+            f"differentiable: expected False for a posterior by {self.record.method}, got True. Take a Gaussian "
+            "posterior, such as laplace's or variational's."
+        )
 
     def _refuse(self, quantity: str) -> NoReturn:
         raise self.record.undefined(quantity, "draws functions, not weights. Ask for predict or sample_functions.")

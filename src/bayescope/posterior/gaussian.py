@@ -18,8 +18,10 @@ from bayescope.likelihoods import Likelihood
 from bayescope.memory import draw_count, require_memory
 from bayescope.models import LinearizedModel, Model
 from bayescope.posterior.cone import Cone
+from bayescope.posterior.joint import JointLatent, linearized
 from bayescope.posterior.missing import TableReader
-from bayescope.posterior.posterior import Answer, Evidence, Options, Posterior, as_points, check_sizes, in_rows
+from bayescope.posterior.outputs import as_points, check_sizes, in_rows
+from bayescope.posterior.posterior import Answer, Evidence, Options, Posterior
 from bayescope.posterior.record import Record
 from bayescope.precision import Precision, weight_draws
 from bayescope.priors import Prior, log_normal
@@ -185,6 +187,9 @@ class GaussianPosterior(Posterior):
     def _functions(self, x: object, function: Model, n: int, generator: torch.Generator) -> Tensor:
         read, x = self._at_draws(function), function.inputs(x)
         return torch.cat([read.forward(x, some) for some in self._drawn(n, generator)])
+
+    def _joint(self, x: object, function: Model) -> JointLatent:
+        return linearized(function, function.inputs(x), self.location, self.precision)
 
     def _at_draws(self, function: Model) -> Model:
         return LinearizedModel(function, self.location) if self.method == "linearized" else function

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -17,8 +17,10 @@ from bayescope.likelihoods import Likelihood
 from bayescope.memory import draw_count
 from bayescope.models import Model
 from bayescope.posterior.gaussian import GaussianPosterior
+from bayescope.posterior.joint import JointLatent, mixed
 from bayescope.posterior.missing import TableReader
-from bayescope.posterior.posterior import Answer, Options, Posterior, as_points
+from bayescope.posterior.outputs import as_points
+from bayescope.posterior.posterior import Answer, Options, Posterior
 from bayescope.posterior.record import Record
 from bayescope.storage import stored
 
@@ -121,6 +123,13 @@ class MixturePosterior(Posterior):
             if (chosen == k).any()
         ]
         return torch.cat(functions)[chosen.argsort(stable=True).argsort(stable=True)]
+
+    def _joint(self, x: object, function: Model) -> JointLatent:
+        return mixed(self.weights, [part._joint(x, part.function or function) for part in self.components])
+
+    def _with_graph(self) -> MixturePosterior:
+        function = None if self.function is None else self.function.differentiable
+        return replace(self, function=function, components=[part._with_graph() for part in self.components])
 
     def _check_one_space(self, quantity: str) -> None:
         """Checks that the components' weights stand for the same things.

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bayescope import checks
@@ -22,6 +21,7 @@ from bayescope.models import Model
 from bayescope.network.inputs import leaves
 from bayescope.network.prediction_data import input_batches
 from bayescope.posterior.arviz_groups import Groups, inference_data, row_groups
+from bayescope.posterior.joint import JointLatent
 from bayescope.posterior.missing import InputRows, TableReader, integrated
 from bayescope.posterior.record import Record
 from bayescope.predictive import Predictive
@@ -123,51 +123,6 @@ def _check_top(top: int, likelihood: Likelihood, outputs: int) -> None:
         raise InputError(f"top: expected fewer than all {outputs} classes, got {top}. Leave it out for all of them.")
 
 
-def in_rows(f: Tensor, leading: int) -> tuple[Tensor, tuple[int, ...]]:
-    """Outputs (..., N, *positions, C) with each position as a row of its own, (..., M, C), and (N, *positions).
-
-    Raises:
-        InputError: if the square of an output is not finite.
-    """
-    check_sizes("outputs", f, leading)
-    return f.flatten(leading, -2), tuple(f.shape[leading:-1])
-
-
-def check_sizes(what: str, values: Tensor, leading: int = 0, limit: float = checks.FARTHEST) -> None:
-    """Refuses NaN and values so large that their squares, or those of their roots, have no finite sum.
-
-    Args:
-        what: they are, for the message.
-        values: shape (..., N, ...).
-        leading: how many axes stand before that of the N rows.
-        limit: of their sizes.
-
-    Raises:
-        InputError: if one is NaN or beyond the limit; the message has the rows.
-    """
-    values = values.detach()
-    if values.numel() == 0 or (values.amin() > -limit and values.amax() < limit):  # which NaN is not
-        return
-    good = (values.abs() < limit).movedim(leading, 0).flatten(1).all(1)
-    rows = torch.nonzero(~good).flatten().tolist()
-    raise InputError(
-        f"x: expected inputs with finite {what}, and these below {limit:g} in size, got others in {len(rows)} of "
-        f"{len(good)} rows, first in row {rows[0]}. Check the inputs and their unit, and the weights of the model."
-    )
-
-
-def as_points(theta: ArrayLike, dim: int) -> Tensor:
-    """Points θ in float64, shape (..., P); a tensor keeps its graph, so that a density can be differentiated.
-
-    Raises:
-        InputError: if the last dimension is not P = ``dim``.
-    """
-    points = theta.to(torch.float64) if isinstance(theta, Tensor) else checks.float64("theta", theta)
-    if points.ndim == 0 or points.shape[-1] != dim:
-        raise InputError(f"theta: expected shape (..., {dim}), got {tuple(points.shape)}.")
-    return points
-
-
 class Posterior(ABC):
     """q(θ) over P weights: a Gaussian, a mixture, draws, a point, or the random passes of a network.
 
@@ -222,6 +177,19 @@ class Posterior(ABC):
     def _functions(self, x: object, function: Model, n: int, generator: torch.Generator) -> Tensor:
         """n functions at inputs as they came, shape (n, N, *positions, C)."""
         return function.forward(function.inputs(x), self.sample(n, generator=generator))
+
+    def _joint(self, x: object, function: Model) -> JointLatent:
+        """The joint moments of f at inputs as they came.
+
+        Raises:
+            UndefinedQuantityError: if there are no weights that they could be computed from.
+        """
+        raise self.record.undefined("joint_latent", "draws functions, whose moments it does not know. Ask for sample_functions.")
+
+    def _with_graph(self: P) -> P:
+        """The posterior whose functions keep the graph of x."""
+        function = None if self.function is None else self.function.differentiable
+        return cast(P, replace(cast(Any, self), function=function))
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -290,24 +258,19 @@ class Posterior(ABC):
             UndefinedQuantityError: if the posterior is of a bare log density, which predicts nothing.
             InputError: if x or an option cannot be used.
         """
-        if self.function is None or self.likelihood is None:
+        if self.function is None:
             raise UndefinedQuantityError("predict: this posterior is of a log density, with no model to predict with.")
+        if self.likelihood is None:
+            raise self.record.undefined(
+                "predict", "that has no likelihood knows no outcomes. Ask for joint_latent or sample_functions."
+            )
         if method is not None:
             checks.choice("method", method, ("linearized", "sampled"))
         if samples is not None:
             checks.count("samples", samples)
-        if checks.flag("differentiable", differentiable) and not (torch.is_grad_enabled() and requires_grad(x)):
-            raise InputError(
-                "differentiable: expected x to be a tensor that requires a gradient, with gradients on, got one that "
-                "has none. Call x.requires_grad_(), and leave torch.no_grad()."
-            )
+        self._check_differentiable(x, differentiable)
         if top is not None:
             _check_top(top, self.likelihood, self.function.outputs)
-        if differentiable and self.reader is not None:
-            raise UnsupportedError(
-                "differentiable: expected False for the posterior of an estimator, which reads tables, got True. Take "
-                "dataclasses.replace(posterior, reader=None), which takes the model's own inputs."
-            )
         options = Options(method, integral, samples, checks.generator(generator), differentiable, top)
         with torch.set_grad_enabled(differentiable):
             rows, answer = self._answered(x, options, self.function, self.likelihood)
@@ -369,7 +332,14 @@ class Posterior(ABC):
         return answer._replace(latent=latent)
 
     @outside_inference_mode
-    def sample_functions(self, x: object, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
+    def sample_functions(
+        self,
+        x: object,
+        n: int = 1,
+        *,
+        generator: torch.Generator | int | None = None,
+        differentiable: bool = False,
+    ) -> Tensor:
         """n functions f at the inputs, joint over them, shape (n, N, *positions, C): one draw of the weights each.
 
         For a Gaussian posterior the functions are linear in the weights, f(x, θ̂) + J(x) (θ − θ̂), so that their
@@ -379,22 +349,84 @@ class Posterior(ABC):
             x: inputs, a loader of them, or a table, as `predict` takes them, N rows; the training mean stands in for a
                 missing value.
             n: how many functions.
-            generator: a ``torch.Generator`` or an int.
+            generator: a ``torch.Generator`` or an int. An int gives the same functions at other inputs.
+            differentiable: whether the functions keep the graph of x, a tensor that requires a gradient, so that they
+                can be climbed (Thompson sampling). The weights drawn are the same as without it; the memory is that
+                of `predict` with ``differentiable=True``.
 
         Raises:
             UndefinedQuantityError: if the posterior is of a bare log density.
+            InputError: if gradients are asked for and x requires none.
+            UnsupportedError: if gradients are asked of an estimator, which reads tables, or of random passes.
         """
-        if self.function is None:
-            raise UndefinedQuantityError("sample_functions: this posterior is of a log density, with no model.")
-        with torch.no_grad():
+        q, function = self._asked("sample_functions", x, differentiable)
+        with torch.set_grad_enabled(differentiable):
             source, answered, found = checks.generator(generator), 0, []
             start = source.get_state()
-            for rows in self._batches(x):
+            for rows in q._batches(x):
                 source.set_state(start)  # the same draws of the weights for all batches
                 answered += len(rows)
-                count = draw_count(n, answered * self.function.outputs)
-                found.append(self._functions(rows.values, self.function, count, source))
+                count = draw_count(n, answered * function.outputs)
+                found.append(q._functions(rows.values, function, count, source))
             return torch.cat(found, 1)
+
+    @outside_inference_mode
+    def joint_latent(self, x: object, *, differentiable: bool = False) -> JointLatent:
+        """The mean of f at the inputs and its covariance across all of them, as tensors in float64.
+
+        For a Gaussian posterior the mean is f(x, θ̂) and the covariance J Σ Jᵀ, with a row of J for each output of each
+        input: that of the functions that are linear in the weights. For draws both are sample moments, for a mixture
+        they are the mixture's, and for a point the covariance is 0. The variance of a difference of two outputs i and j
+        is ``c[i, i] + c[j, j] - 2 * c[i, j]``.
+
+        Args:
+            x: inputs, or a table, as `predict` takes them, N rows; the training mean stands in for a missing value.
+            differentiable: whether both keep the graph of x, a tensor that requires a gradient, as for `predict`.
+
+        Returns:
+            A named tuple: ``mean`` of shape (N, *positions, C), and ``covariance`` of shape (N C, N C), the outputs in
+            row-major order. Of a Gaussian posterior they take 24 N C P bytes on the way.
+
+        Raises:
+            UndefinedQuantityError: if the posterior is of a bare log density, or draws functions alone (MC dropout).
+            InputError: if gradients are asked for and x requires none.
+            UnsupportedError: if gradients are asked of an estimator, which reads tables.
+            MemoryBudgetError: if the Jacobian of all inputs does not fit.
+        """
+        q, function = self._asked("joint_latent", x, differentiable)
+        with torch.set_grad_enabled(differentiable):
+            rows = q._rows(x)
+            joint = q._joint(rows.values, function)
+        if rows.offset is None:
+            return joint
+        return joint._replace(mean=joint.mean + torch.from_numpy(rows.offset).reshape(len(rows.offset), -1))
+
+    def _asked(self: P, question: str, x: object, differentiable: bool) -> tuple[P, Model]:
+        """The posterior and the model that answer a question about f, with the graph of x where that is asked for."""
+        if self.function is None:
+            raise UndefinedQuantityError(f"{question}: this posterior is of a log density, with no model.")
+        self._check_differentiable(x, differentiable)
+        q = self._with_graph() if differentiable else self
+        assert q.function is not None
+        return q, q.function
+
+    def _check_differentiable(self, x: object, differentiable: bool) -> None:
+        """Checks that gradients can be had where they are asked for.
+
+        Raises:
+            InputError: if x requires no gradient.
+            UnsupportedError: if the posterior reads tables.
+        """
+        if checks.flag("differentiable", differentiable) and not (torch.is_grad_enabled() and requires_grad(x)):
+            raise InputError(
+                "differentiable: expected x to be a tensor that requires a gradient, with gradients on, got one that "
+                "has none. Call x.requires_grad_(), and leave torch.no_grad()."
+            )
+        if differentiable and self.reader is not None:
+            raise UnsupportedError(
+                "differentiable: expected False for the posterior of an estimator, which reads tables, got True. Take "
+                "dataclasses.replace(posterior, reader=None), which takes the model's own inputs."
+            )
 
     @outside_inference_mode
     def condition(self, data: object) -> Posterior:
