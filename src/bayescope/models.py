@@ -38,6 +38,15 @@ class Model(ABC):
     def space(self) -> Hashable:
         """What the entries of θ stand for: weights of models with equal spaces can be averaged."""
 
+    @property
+    @abstractmethod
+    def weight_names(self) -> tuple[str, ...]:
+        """What each entry of θ is called, P names."""
+
+    @abstractmethod
+    def state(self, theta: Tensor) -> dict[str, Tensor]:
+        """θ of shape (P,) as named tensors: for a network the ``state_dict`` of its module with these weights."""
+
     @abstractmethod
     def inputs(self, x: Any) -> Any:
         """Checks inputs and returns them in the form that the other methods take.
@@ -122,6 +131,18 @@ class LinearModel(Model):
     def space(self) -> Hashable:
         """The sizes: models of the same sizes share a space of weights."""
         return "linear", self.features, self.outputs, self.bias
+
+    @property
+    def weight_names(self) -> tuple[str, ...]:
+        """Each output's "x0", "x1", … and then the intercepts; of several outputs "0: x0" and so on."""
+        outputs = [f"{output}: " for output in range(self.outputs)] if self.outputs > 1 else [""]
+        names = [f"{output}x{feature}" for output in outputs for feature in range(self.features)]
+        return (*names, *(f"{output}intercept" for output in outputs * self.bias))
+
+    def state(self, theta: Tensor) -> dict[str, Tensor]:
+        """The "weight" (C, D) and the "bias" (C,), as an ``nn.Linear`` has them."""
+        weight, bias = self.unflat(theta)
+        return {"weight": weight.clone()} | ({} if bias is None else {"bias": bias.clone()})
 
     @property
     def differentiable(self) -> LinearModel:
@@ -209,6 +230,14 @@ class LinearizedModel(Model):
     @property
     def space(self) -> Hashable:
         return self.model.space
+
+    @property
+    def weight_names(self) -> tuple[str, ...]:
+        return self.model.weight_names
+
+    def state(self, theta: Tensor) -> dict[str, Tensor]:
+        """That of the model."""
+        return self.model.state(theta)
 
     @property
     def differentiable(self) -> LinearizedModel:

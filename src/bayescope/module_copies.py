@@ -86,6 +86,26 @@ class _WithResults(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+@final
+class Moved(TorchFunctionMode):
+    """Lets ``copy.deepcopy`` put the copies of tensors on a device; with ``None`` they are the tensors themselves.
+
+    The parameters of modules are none of these tensors: what `module_copy` has made of a module, the memo of the copy
+    has to hold.
+    """
+
+    def __init__(self, device: torch.device | None) -> None:
+        super().__init__()
+        self._device = device
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> object:
+        if func is Tensor.__deepcopy__:
+            return args[0] if self._device is None else args[0].to(self._device)
+        return func(*args, **(kwargs or {}))
+
+
 def initialised(model: nn.Module) -> nn.Module:
     """Returns a module whose parameters and buffers all have a shape.
 

@@ -248,6 +248,18 @@ def check_at(transform: Transform, u: Tensor) -> None:
         )
 
 
+def elementwise(transform: Transform, dim: int) -> Tensor:
+    """Which coordinates x_k are increasing functions of u_k alone, bool of shape (P,): quantiles go through those.
+
+    Of a caller's own transform nothing is known: none.
+    """
+    if not isinstance(transform, NamedTransforms):
+        return torch.zeros(dim, dtype=torch.bool)
+    first = [len(list(run)) for _, run in itertools.groupby(transform.names)]
+    starts = set(itertools.accumulate(first, initial=0))
+    return torch.tensor([name != "ordered" or place in starts for place, name in enumerate(transform.names)])
+
+
 def pushforward_moments(transform: Transform, mean: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
     """Mean (P,) and covariance (P, P) of x = forward(u) for u ~ N(mean, covariance).
 

@@ -48,7 +48,7 @@ def test_groups_are_named_and_hold_what_their_names_say() -> None:
         assert groups.index.tolist() == index
     alone = PriorGroups.of(network, "weight")
     assert alone.index.tolist() == list(range(17))
-    assert (alone.names[0], alone.names[8], alone.names[16]) == ("0.weight[0]", "0.bias[0]", "2.bias[0]")
+    assert (alone.names[0], alone.names[8], alone.names[16]) == ("0.weight[0, 0]", "0.bias[0]", "2.bias[0]")
 
 
 def test_features_of_a_convolution_are_its_input_channels() -> None:

@@ -96,6 +96,20 @@ class AdditiveModel(Model):
         """The terms as they are: weights of other models mean something else."""
         return "additive", id(self.families)
 
+    @property
+    def weight_names(self) -> tuple[str, ...]:
+        """Each term's "age[0]", "age[1]", … and last "intercept", of several outputs "intercept[0]" and so on."""
+        *of_terms, last = self.indices
+        parts = zip([term.name for term in self.terms], of_terms, strict=True)
+        names = [f"{name}[{place}]" for name, index in parts for place in range(len(index))]
+        several = [f"intercept[{output}]" for output in range(len(last))]
+        return (*names, *(several if len(several) > 1 else ["intercept"]))
+
+    def state(self, theta: Tensor) -> dict[str, Tensor]:
+        """The weights of each term, such as "terms.age", shape (P_g,), and the "intercept", shape (C,)."""
+        names = [*[f"terms.{term.name}" for term in self.terms], "intercept"]
+        return {name: theta[index] for name, index in zip(names, self.indices, strict=True)}
+
     def inputs(self, x: Any) -> EncodedRows:
         """Encoded rows.
 

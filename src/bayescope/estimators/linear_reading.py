@@ -35,6 +35,7 @@ from bayescope.posterior import (
     NamedDraws,
     PointPosterior,
     Posterior,
+    named,
     noted,
 )
 from bayescope.priors import Prior
@@ -465,7 +466,7 @@ class LinearEstimator(TableEstimator):
         names = [label + name for label in classes for name in self._inputs.names]
         self.weight_names_ = (*names, *(label + "intercept" for label in classes * model.bias))
         reader = EstimatorTable.of(self, self._reader, self._inputs, linear=True)
-        self.posterior_ = replace(noted(posterior, notes), reader=reader)
+        self.posterior_ = replace(named(noted(posterior, notes), self.weight_names_), reader=reader)
         return self._means()
 
     def _means(self) -> tuple[np.ndarray, np.ndarray]:

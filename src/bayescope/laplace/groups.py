@@ -127,18 +127,14 @@ def _entries(network: Network, kind: str) -> tuple[list[str], Tensor]:
     """The names of all groups, and the group of each weight, shape (P,)."""
     weights = network.weights
     names, counts = list(weights.names), torch.tensor(weights.counts)
-    owners = [name.rpartition(".")[0] for name in names]
     if kind == "scalar":
         return ["all"], torch.zeros(network.dim, dtype=torch.int64)
     if kind == "weight":
-        pairs = zip(names, weights.counts, strict=True)
-        return [f"{name}[{place}]" for name, count in pairs for place in range(count)], torch.arange(network.dim)
+        return list(weights.entries), torch.arange(network.dim)
     if kind == "feature":
         return _features(network)
     if kind == "layer":
-        # The parameters of the network itself have no module's name to go by.
-        unnamed = " + ".join(name for name, owner in zip(names, owners, strict=True) if not owner)
-        names = [owner or unnamed for owner in owners]
+        names = list(weights.layers)
     groups = list(dict.fromkeys(names))
     return groups, torch.repeat_interleave(torch.tensor([groups.index(name) for name in names]), counts)
 

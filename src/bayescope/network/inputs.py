@@ -201,9 +201,10 @@ def target_name(batch: Mapping[str, Any]) -> str | None:
     """
     found = [name for name in TARGETS if name in batch]
     if len(found) > 1:
+        both = " and ".join(map(repr, found))
         raise InputError(
-            f"data: expected targets under {_NAMES} in the dict, got {' and '.join(map(repr, found))} in {list(batch)}. "
-            "Leave one out, or give pairs (dict of inputs, targets)."
+            f"data: expected targets under {_NAMES} in the dict, got {both} in {list(batch)}. Leave one out, or give "
+            "pairs (dict of inputs, targets)."
         )
     return found[0] if found else None
 
@@ -245,8 +246,8 @@ def pair_of(batch: object) -> tuple[Any, Any]:
         name = target_name(batch)
         if name is None:
             raise InputError(
-                f"data: expected targets under {_NAMES} in the dict, got {list(batch)}. Rename them, or give pairs (dict "
-                "of inputs, targets)."
+                f"data: expected targets under {_NAMES} in the dict, got {list(batch)}. Rename them, or give pairs "
+                "(dict of inputs, targets)."
             )
         return {key: value for key, value in batch.items() if key != name}, batch[name]
     if isinstance(batch, tuple | list) and len(batch) == 2:

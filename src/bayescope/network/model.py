@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.errors import InputError
-from bayescope.models import Model, among_pairs
+from bayescope.models import LinearizedModel, Model, among_pairs
 from bayescope.module_copies import module_copy
 from bayescope.network.draws import ROWS, outputs_at, outputs_under, parameters_and_constants, values_at
 from bayescope.network.forward import owned, reading
@@ -126,6 +126,19 @@ class NetworkModel(Model):
     def space(self) -> Hashable:
         """The names, shapes and masks of the random parameters."""
         return self.weights.space
+
+    @property
+    def weight_names(self) -> tuple[str, ...]:
+        """Each weight's parameter and its place there, such as "0.weight[2, 1]"."""
+        return self.weights.entries
+
+    def state(self, theta: Tensor) -> dict[str, Tensor]:
+        """The ``state_dict`` of the module with the random weights θ, detached copies in the module's own dtypes."""
+        moved = self.at(theta).module
+        return {
+            name: value.detach().clone() if isinstance(value, Tensor) else value
+            for name, value in moved.state_dict().items()
+        }
 
     @cached_property
     def source(self) -> nn.Module:
@@ -357,3 +370,9 @@ class NetworkModel(Model):
     def _rows(self, x: Inputs) -> Iterator[Inputs]:
         count = count_rows(x)
         return (take_rows(x, rows) for rows in row_blocks(count, 1, min(ROWS, count)))
+
+
+def network_of(model: Model) -> NetworkModel | None:
+    """The network that a model, or the model whose tangent it is, computes; ``None`` where it computes none."""
+    inner = model.model if isinstance(model, LinearizedModel) else model
+    return inner if isinstance(inner, NetworkModel) else None

@@ -169,6 +169,23 @@ class Weights:
         """Where each parameter's random entries lie in the flat vector."""
         return tuple(slice(start, end) for start, end in pairwise(accumulate(self.counts, initial=0)))
 
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """What each random weight is called, in flat order: its parameter and its place there, "0.weight[2, 1]"."""
+        found: list[str] = []
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            places = torch.nonzero(self.mask(name)).tolist() if shape else [[]]
+            found += [f"{name}[{', '.join(map(str, place))}]" if place else name for place in places]
+        return tuple(found)
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The layer of each parameter: the module that owns it; those of the network itself are named together."""
+        owners = [name.rpartition(".")[0] for name in self.names]
+        # The parameters of the network itself have no module's name to go by.
+        unnamed = " + ".join(name for name, owner in zip(self.names, owners, strict=True) if not owner)
+        return tuple(owner or unnamed for owner in owners)
+
     def mask(self, name: str) -> Tensor:
         """Which entries of a parameter are random, in its shape."""
         if name not in self.names:

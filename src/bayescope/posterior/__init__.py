@@ -1,5 +1,6 @@
 """Posteriors q(θ): a Gaussian, a mixture, draws, a point, random passes."""
 
+from bayescope.posterior.answer import in_rows
 from bayescope.posterior.arviz_groups import NamedDraws, inference_data
 from bayescope.posterior.cone import Cone, onto_cone
 from bayescope.posterior.draws import DEFAULT_PASSES, DrawsPosterior, ImplicitPosterior, PointPosterior
@@ -7,8 +8,7 @@ from bayescope.posterior.gaussian import GaussianPosterior
 from bayescope.posterior.joint import JointLatent
 from bayescope.posterior.missing import InputRows, Missing, Spread
 from bayescope.posterior.mixture import MixturePosterior
-from bayescope.posterior.outputs import in_rows
-from bayescope.posterior.posterior import Evidence, Posterior, noted
+from bayescope.posterior.posterior import Evidence, Posterior, named, noted
 from bayescope.posterior.record import Record
 from bayescope.posterior.rewards import item_rewards
 
@@ -31,6 +31,7 @@ __all__ = [
     "in_rows",
     "inference_data",
     "item_rewards",
+    "named",
     "noted",
     "onto_cone",
 ]

@@ -16,11 +16,13 @@ from bayescope.likelihoods import Likelihood
 from bayescope.memory import draw_count
 from bayescope.models import LinearizedModel, Model
 from bayescope.network.inputs import Inputs
+from bayescope.network.model import NetworkModel
+from bayescope.posterior.answer import Answer, Options, in_rows
 from bayescope.posterior.joint import JointLatent, of_draws
 from bayescope.posterior.missing import TableReader
-from bayescope.posterior.outputs import in_rows
-from bayescope.posterior.posterior import Answer, Options, Posterior
+from bayescope.posterior.posterior import Posterior
 from bayescope.posterior.record import Record
+from bayescope.posterior.weight_tables import ends_of_draws
 from bayescope.storage import stored
 
 DEFAULT_PASSES = 100
@@ -86,6 +88,18 @@ class DrawsPosterior(Posterior):
         """The draws' sample standard deviations, shape (P,)."""
         return self.flat.std(0)
 
+    def _ends(self, tail: float) -> tuple[Tensor, Tensor]:
+        return ends_of_draws(self.flat, tail)
+
+    def _diagnosis(self) -> Mapping[str, Tensor]:
+        columns = {"effective_draws": self.effective_draws, "r_hat": self.r_hat}
+        return {name: values for name, values in columns.items() if values is not None}
+
+    @property
+    def _several_networks(self) -> bool:
+        """Draws about the one mode of a tangent are of one network."""
+        return isinstance(self.function, NetworkModel)
+
     @property
     def sizes(self) -> tuple[int, ...]:
         """The number of weights, in a tuple of one."""
@@ -94,7 +108,8 @@ class DrawsPosterior(Posterior):
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
         """n of the draws, with replacement, shape (n, P)."""
         source = checks.generator(generator)
-        return self.flat[torch.randint(self.flat.shape[0], (draw_count(n, *self.sizes),), generator=source)]
+        chosen = torch.randint(self.flat.shape[0], (draw_count(n, *self.sizes),), generator=source)
+        return self.flat[chosen.to(self.draws.device)]
 
     def _latent(self, x: object, function: Model, likelihood: Likelihood, options: Options) -> Answer:
         if isinstance(function, LinearizedModel):  # the draws are weights of the tangent, and of the model itself
@@ -143,6 +158,17 @@ class PointPosterior(Posterior):
     @property
     def sd(self) -> Tensor:
         return torch.zeros_like(self.location)
+
+    def _ends(self, tail: float) -> tuple[Tensor, Tensor]:
+        raise self.record.undefined(
+            "interval", "is one point, which does not tell how far its weights are known. Take a Gaussian posterior, "
+            "such as laplace's."
+        )  # fmt: skip
+
+    def _spread(self, level: float) -> tuple[Tensor, Tensor, Tensor]:
+        checks.fraction("level", level)
+        unknown = torch.full_like(self.location, torch.nan)
+        return unknown, unknown, unknown
 
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
         """The point n times, shape (n, P)."""
@@ -207,6 +233,9 @@ class ImplicitPosterior(Posterior):
             UndefinedQuantityError: always.
         """
         self._refuse("sd")
+
+    def _ends(self, tail: float) -> tuple[Tensor, Tensor]:
+        self._refuse("interval")
 
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
         """Not known.

@@ -14,14 +14,17 @@ from bayescope import checks
 from bayescope.errors import InputError, UndefinedQuantityError
 from bayescope.latent import MixtureLatent
 from bayescope.likelihoods import Likelihood
+from bayescope.likelihoods.mixtures import mixture_quantile
 from bayescope.memory import draw_count
 from bayescope.models import Model
-from bayescope.posterior.gaussian import GaussianPosterior
+from bayescope.network.model import network_of
+from bayescope.posterior.answer import Answer, Options, as_points
+from bayescope.posterior.gaussian import INTERVAL_DRAWS, GaussianPosterior
 from bayescope.posterior.joint import JointLatent, mixed
 from bayescope.posterior.missing import TableReader
-from bayescope.posterior.outputs import as_points
-from bayescope.posterior.posterior import Answer, Options, Posterior
+from bayescope.posterior.posterior import Posterior
 from bayescope.posterior.record import Record
+from bayescope.posterior.weight_tables import ends_of_draws
 from bayescope.storage import stored
 
 
@@ -76,6 +79,27 @@ class MixturePosterior(Posterior):
         within = torch.stack([component.sd for component in self.components])
         return (self.weights @ (within.square() + offsets.square())).sqrt()
 
+    def _ends(self, tail: float) -> tuple[Tensor, Tensor]:
+        self._check_one_space("interval")
+        parts = [component for component in self.components if isinstance(component, GaussianPosterior)]
+        joint = parts[0]._joint if len(parts) == len(self.components) else None
+        if joint is None or len(joint) == parts[0].precision.dim:
+            return ends_of_draws(self.sample(INTERVAL_DRAWS, generator=0), tail)
+        means = torch.stack([part.location for part in parts])[:, None]
+        variances = torch.stack([part.precision.marginal_variance() for part in parts])[:, None]
+        low, high = (mixture_quantile(self.log_weights, means, variances, at)[0] for at in (tail, 1.0 - tail))
+        if parts[0].transform is not None:
+            low, high = parts[0].transform.forward(low), parts[0].transform.forward(high)
+        if len(joint):
+            low[joint], high[joint] = ends_of_draws(self.sample(INTERVAL_DRAWS, generator=0)[:, joint], tail)
+        return low, high
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What each weight is called: by the record, else by the components."""
+        self._check_one_space("names")
+        return self.record.names or self.components[0].names
+
     @property
     def sizes(self) -> tuple[int, ...]:
         """P, the number of weights; several of them where the components have unlike models."""
@@ -89,9 +113,9 @@ class MixturePosterior(Posterior):
         chosen = torch.multinomial(self.weights.cpu(), count, replacement=True, generator=source)
         draws = self.log_weights.new_empty(count, dim)
         for k, component in enumerate(self.components):
-            members = chosen == k
-            if members.any():
-                draws[members] = component.sample(int(members.sum()), generator=source)
+            members = torch.nonzero(chosen == k)[:, 0].to(draws.device)
+            if len(members):
+                draws[members] = component.sample(len(members), generator=source)
         return draws
 
     def log_prob(self, theta: ArrayLike) -> Tensor:
@@ -130,6 +154,14 @@ class MixturePosterior(Posterior):
     def _with_graph(self) -> MixturePosterior:
         function = None if self.function is None else self.function.differentiable
         return replace(self, function=function, components=[part._with_graph() for part in self.components])
+
+    def _models(self) -> Sequence[Model]:
+        inside = [model for part in self.components for model in part._models()]
+        return [*inside, *([] if self.function is None else [self.function])]
+
+    @property
+    def _several_networks(self) -> bool:
+        return any(network_of(model) is not None for model in self._models())
 
     def _check_one_space(self, quantity: str) -> None:
         """Checks that the components' weights stand for the same things.

@@ -7,23 +7,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Literal, Self, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import InputError, UndefinedQuantityError, UnsupportedError
-from bayescope.latent import Latent
 from bayescope.likelihoods import IntegralName, Likelihood, described
-from bayescope.memory import draw_count
+from bayescope.memory import draw_count, require_memory
 from bayescope.models import Model
 from bayescope.network.inputs import leaves
 from bayescope.network.prediction_data import input_batches
+from bayescope.posterior.answer import Answer, Options, check_top
 from bayescope.posterior.arviz_groups import Groups, inference_data, row_groups
 from bayescope.posterior.joint import JointLatent
 from bayescope.posterior.missing import InputRows, TableReader, integrated
+from bayescope.posterior.moving import moved
 from bayescope.posterior.record import Record
+from bayescope.posterior.weight_tables import layer_table, weight_table
 from bayescope.predictive import Predictive
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
@@ -31,75 +33,8 @@ from bayescope.storage import save
 from bayescope.top_classes import TopClasses
 
 P = TypeVar("P", bound="Posterior")
-
-
-class Options(NamedTuple):
-    """How outputs are to be integrated: the arguments of `Posterior.predict`."""
-
-    method: str | None
-    integral: str | None
-    samples: int | None
-    generator: torch.Generator
-    differentiable: bool = False
-    top: int | None = None
-    before: int = 0  # rows of f that have been answered, of inputs that come in batches
-
-    def view(self, function: Model) -> Model:
-        """The model as these options read it."""
-        return function.differentiable if self.differentiable else function
-
-    def refuse_samples(self, reason: str) -> None:
-        """Refuses ``samples=`` where nothing is drawn.
-
-        Raises:
-            InputError: if a number of samples is given.
-        """
-        if self.samples is not None:
-            raise InputError(f"samples: expected None, got {self.samples}: {reason}. Leave it out.")
-
-    def refuse_integration(self, form: str) -> None:
-        """Refuses options that only a Gaussian over the weights can honour.
-
-        Raises:
-            InputError: if the method is "linearized" or an integral is named.
-        """
-        if self.method == "linearized" or self.integral is not None:
-            raise InputError(
-                f"predict: expected neither method='linearized' nor integral= for {form}, which has no Gaussian to "
-                f"integrate, got method={self.method!r}, integral={self.integral!r}. Leave both out."
-            )
-
-
-class Answer(NamedTuple):
-    """The distribution of f at some inputs, a note of how it was found, and the shape (N, *positions) of its rows.
-
-    Where ``top`` is there, it is the latent of the classes that were asked for, found without that of all of them.
-    """
-
-    latent: Latent
-    note: str
-    shape: tuple[int, ...]
-    top: TopClasses | None = None
-
-    def joined(self, others: Sequence[Answer], generator: torch.Generator) -> Answer:
-        """The answer for these rows and, after them, those of the others.
-
-        Raises:
-            InputError: if they have other positions.
-        """
-        if not others:
-            return self
-        parts = [self, *others]
-        positions = {part.shape[1:] for part in parts}
-        if len(positions) > 1:
-            found = " and ".join(str(tuple(each)) for each in sorted(positions))
-            raise InputError(
-                f"x: expected batches whose outputs have the same positions, got {found}. Pad the inputs to one "
-                "length, or predict a batch at a time."
-            )
-        latent = self.latent.joined([other.latent for other in others], generator)
-        top = self.top and self.top.joined([other.top for other in others if other.top is not None])
-        return Answer(latent, self.note, (sum(part.shape[0] for part in parts), *self.shape[1:]), top)
+# What a name of a weight takes, as text and in a tuple; and the most rows of a table of weights.
+NAME_BYTES, MOST_ROWS = 100, 1_000_000
 
 
 class Evidence(ABC):
@@ -108,19 +43,6 @@ class Evidence(ABC):
     @abstractmethod
     def log_evidence(self, prior_precision: Any = None, noise_variance: Any = None) -> Tensor:
         """A float64 scalar, differentiable in what is given as a tensor; ``None`` for what the fit itself had."""
-
-
-def _check_top(top: int, likelihood: Likelihood, outputs: int) -> None:
-    """Checks a number of classes.
-
-    Raises:
-        UnsupportedError: if the likelihood is not categorical.
-        InputError: if there are no more classes than asked for.
-    """
-    if likelihood.domain.kind != "classes":
-        raise UnsupportedError(f"top: expected the categorical likelihood, got {likelihood.name!r}. Leave it out.")
-    if checks.count("top", top) >= outputs > 0:
-        raise InputError(f"top: expected fewer than all {outputs} classes, got {top}. Leave it out for all of them.")
 
 
 class Posterior(ABC):
@@ -167,6 +89,113 @@ class Posterior(ABC):
         """√Var_q[θ], shape (P,), in the user's coordinates, without a covariance matrix where none is needed."""
 
     @abstractmethod
+    def _ends(self, tail: float) -> tuple[Tensor, Tensor]:
+        """For each weight the two points, each of shape (P,), that it is below and above with this probability."""
+
+    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+        """The central interval that holds each weight by itself with this probability, in the user's coordinates.
+
+        It is exact for a Gaussian, for a mixture of Gaussians, and where a transform changes each coordinate by itself.
+        For other transforms, and weights that must not be negative, its ends are quantiles of 2¹⁴ draws, which are the
+        same each time. A posterior of draws has their own quantiles. No covariance matrix is made.
+
+        Args:
+            level: the probability, in (0, 1).
+
+        Returns:
+            (low, high), each of shape (P,).
+
+        Raises:
+            InputError: if the level is outside (0, 1).
+            UndefinedQuantityError: for a point, whose interval of no width would pass for certainty, and for a
+                posterior that draws functions and no weights.
+        """
+        return self._ends(0.5 * (1.0 - checks.fraction("level", level)))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What each of the P weights is called, in the order of `mean`.
+
+        A linear model of a table has its columns ("age", "class a: age", "intercept"), a network the place in the
+        parameter ("0.weight[2, 1]"), an additive model its terms ("age[3]"), a log density "theta[0]", unless its
+        parameters have names.
+
+        Raises:
+            UndefinedQuantityError: if the components of a mixture are of models with unlike weights.
+            MemoryBudgetError: if there are more weights than memory holds names of.
+        """
+        if self.record.names:
+            return self.record.names
+        dim = self.sizes[0]
+        require_memory(NAME_BYTES * dim, f"the names of {dim:,} weights", "Ask for summary_frame(by='layer').")
+        return tuple(f"theta[{k}]" for k in range(dim)) if self.function is None else self.function.weight_names
+
+    def summary_frame(self, level: float = 0.95, *, by: Literal["weight", "layer"] = "weight") -> Any:
+        """The weights as a table of pandas.
+
+        Args:
+            level: the probability of the intervals, which are central.
+            by: "weight" for a row for each weight; "layer" for a row for each layer of a network.
+
+        Returns:
+            By weight the columns ``name``, ``mean``, ``sd``, ``low`` and ``high``, and of draws from several chains
+            ``effective_draws`` and ``r_hat``. By layer ``layer``, ``weights`` (how many), ``mean_size`` (the root mean
+            square of their means), ``sd`` (the root mean square of their standard deviations), and ``away_from_0``: the
+            share of the weights whose interval does not hold 0. A point has no sd: NaN.
+
+        Raises:
+            InputError: if the level is outside (0, 1), or there are more than 1,000,000 rows.
+            OptionError: for another ``by``.
+            UnsupportedError: for layers of a model that is no network.
+            UndefinedQuantityError: for a posterior that draws functions and no weights.
+        """
+        if checks.choice("by", by, ("weight", "layer")) == "layer":
+            return layer_table(self._models(), self.mean, *self._spread(level))
+        if self.sizes[0] > MOST_ROWS:
+            raise InputError(
+                f"summary_frame: expected at most {MOST_ROWS:,} weights for a row each, got {self.sizes[0]:,}. Take "
+                "by='layer', or the arrays mean, sd and interval()."
+            )
+        return weight_table(self.names, self.mean, *self._spread(level), self._diagnosis())
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The weights at their mean as named tensors, to be used without bayescope.
+
+        For a network it is the ``state_dict`` of its module, so that ``module.load_state_dict(q.state_dict())`` gives a
+        module like the user's the weights of the posterior; for a linear model "weight" (C, D) and "bias" (C,), as an
+        ``nn.Linear`` has them, for the inputs that the model takes; for an additive model the weights of each term; for
+        a log density "theta". Uncertainty is not in it: `save` keeps the whole posterior.
+
+        Raises:
+            UndefinedQuantityError: for several networks, whose mean weights are no network: take one draw, or `save`.
+        """
+        if self._several_networks:
+            raise self.record.undefined(
+                "state_dict", "has several networks, and the mean of their weights is none of them. Take .sample(1), "
+                "one of the components, or save(path)."
+            )  # fmt: skip
+        return {"theta": self.mean} if self.function is None else self.function.state(self.mean)
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
+        """A copy of this posterior on another device, or with a network of another floating-point type.
+
+        The precision, the weights and the evidence are float64 whatever the type of the network. Inputs of `predict`
+        go where the network is. This posterior stays as it is.
+
+        Args:
+            device: such as "cuda" or "cpu"; ``None`` for where it is.
+            dtype: of the network's parameters and buffers, in which passes are made and tensors are answered; ``None``
+                for the one that it has.
+
+        Raises:
+            InputTypeError: if one of them is something else.
+            InputError: if there is no such device.
+            UnsupportedError: for the posterior of a model of tables, which is computed on the CPU, and for a type where
+                there is no network.
+        """
+        return moved(self, self._models(), device, dtype)
+
+    @abstractmethod
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
         """n draws of θ, shape (n, P), in the user's coordinates."""
 
@@ -184,7 +213,9 @@ class Posterior(ABC):
         Raises:
             UndefinedQuantityError: if there are no weights that they could be computed from.
         """
-        raise self.record.undefined("joint_latent", "draws functions, whose moments it does not know. Ask for sample_functions.")
+        raise self.record.undefined(
+            "joint_latent", "draws functions, whose moments it does not know. Ask for sample_functions."
+        )
 
     def _with_graph(self: P) -> P:
         """The posterior whose functions keep the graph of x."""
@@ -195,6 +226,23 @@ class Posterior(ABC):
     def sizes(self) -> tuple[int, ...]:
         """P, the number of weights; several of them where the components have unlike models."""
         return (self.location.shape[0],)
+
+    def _spread(self, level: float) -> tuple[Tensor, Tensor, Tensor]:
+        """The sd and the interval of each weight, for tables."""
+        return self.sd, *self.interval(level)
+
+    def _diagnosis(self) -> Mapping[str, Tensor]:
+        """Further columns of a table of the weights."""
+        return {}
+
+    def _models(self) -> Sequence[Model]:
+        """The models whose weights these are."""
+        return () if self.function is None else (self.function,)
+
+    @property
+    def _several_networks(self) -> bool:
+        """Whether the mean weights are those of no one network: of draws and mixtures."""
+        return False
 
     def _as_prior(self) -> Prior:
         """This posterior as the prior of the next inference.
@@ -270,7 +318,7 @@ class Posterior(ABC):
             checks.count("samples", samples)
         self._check_differentiable(x, differentiable)
         if top is not None:
-            _check_top(top, self.likelihood, self.function.outputs)
+            check_top(top, self.likelihood, self.function.outputs)
         options = Options(method, integral, samples, checks.generator(generator), differentiable, top)
         with torch.set_grad_enabled(differentiable):
             rows, answer = self._answered(x, options, self.function, self.likelihood)
@@ -447,8 +495,9 @@ class Posterior(ABC):
             raise self.record.undefined("condition", "cannot be updated with data.")
         x, *others = data if isinstance(data, tuple) else (data,)
         if self.reader is None:
-            return self.infer(prior, x, *others)
-        return replace(cast(Any, self.infer(prior, self._rows(x).values, *others)), reader=self.reader)
+            return named(self.infer(prior, x, *others), self.record.names)
+        after = named(self.infer(prior, self._rows(x).values, *others), self.record.names)
+        return replace(cast(Any, after), reader=self.reader)
 
     @outside_inference_mode
     def log_evidence(self, *, prior_precision: Any = None, noise_variance: Any = None) -> Tensor:
@@ -546,6 +595,8 @@ class Posterior(ABC):
             shapes.add((self.function.dim,))
         if len(shapes) > len(set(self.sizes)):
             raise InputError(f"posterior: expected parts over the same weights, got shapes {sorted(shapes)}.")
+        if self.record.names and (len(self.record.names),) != self.sizes:
+            raise InputError(f"posterior: expected a name for each weight, got {len(self.record.names)}.")
 
     def _refuse_lost(self, quantity: str, part: str) -> None:
         """Refuses what takes more than a file keeps."""
@@ -560,7 +611,8 @@ class Posterior(ABC):
     ) -> Any:
         """The draws as ArviZ's ``InferenceData``, from its version 1 on a ``DataTree``: PSIS-LOO, R-hat, plots.
 
-        What the sampler reports of each draw stands in ``sample_stats``.
+        The weights are the variable "theta" along "weight", by their `names`. What the sampler reports of each draw
+        stands in ``sample_stats``.
 
         Args:
             data: (X, y), as `condition` takes them; with it each row's log likelihood stands in ``log_likelihood``, y
@@ -572,7 +624,8 @@ class Posterior(ABC):
             MissingDependencyError: if ArviZ is not installed.
             UndefinedQuantityError: if data are given to the posterior of a bare log density.
         """
-        return inference_data(self.groups(data, draws, generator))
+        groups = self.groups(data, draws, generator)
+        return inference_data(groups, dims={"theta": ["weight"]}, coords={"weight": list(self.names)})
 
     def groups(self, data: tuple[Any, Any] | None, draws: int, generator: torch.Generator | int | None) -> Groups:
         """The groups of `to_arviz`, each variable as an array; the weights are the variable "theta"."""
@@ -603,6 +656,11 @@ def requires_grad(x: object) -> bool:
     """Whether inputs are tensors of which one requires a gradient."""
     values = list(leaves(x))
     return all(isinstance(value, Tensor) for value in values) and any(value.requires_grad for value in values)
+
+
+def named(q: P, names: Sequence[str]) -> P:
+    """A posterior whose weights have these names."""
+    return cast(P, replace(cast(Any, q), record=replace(q.record, names=tuple(names))))
 
 
 def noted(q: P, notes: Mapping[str, str]) -> P:

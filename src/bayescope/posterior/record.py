@@ -27,6 +27,8 @@ class Record:
         trace: numbers per iteration, such as the objective; of several members also lists of them.
         instead: what to do for a quantity that the approximation does not define, as a sentence of its refusal.
         prior: p(θ) that a network was trained with, where its weights are the mode; else ``None``.
+        names: what each of the P weights is called, where it is more than the model knows, such as the columns of a
+            table; else empty.
     """
 
     method: str
@@ -36,6 +38,7 @@ class Record:
     trace: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     instead: str = ""
     prior: Prior | None = None
+    names: tuple[str, ...] = ()
 
     def log_evidence(self) -> Tensor:
         """The log evidence.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self, TypeVar, cast, final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Self, TypeVar, cast
 
 import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
-from torch.overrides import TorchFunctionMode
 
 from bayescope.errors import NotPositiveDefiniteError, UnsupportedError
+from bayescope.module_copies import Moved
 from bayescope.processes import present
 from bayescope.tape import Tape, block_bytes
 
@@ -142,7 +142,7 @@ def all_reduce(precision: P, group: ProcessGroup | None = None) -> P:
     total: P | None = None
     for rank in range(processes.count):  # one at a time, so that memory holds one precision of another process
         sent = processes.gather(precision if rank == processes.rank else None)[rank]
-        with _Moved(precision.diagonal().device):
+        with Moved(precision.diagonal().device):
             one = copy.deepcopy(sent)
         total = one if total is None else total + one
     assert total is not None
@@ -169,24 +169,6 @@ def found_together(costs: Sequence[int], find: Callable[[int], Found]) -> list[F
     local = {place: find(place) for place, owner in enumerate(owners) if owner == processes.rank}
     # Through a message on its owner too: products of another layout in memory round otherwise.
     return [processes.gather(local.get(place))[owner] for place, owner in enumerate(owners)]
-
-
-@final
-class _Moved(TorchFunctionMode):
-    """Lets ``copy.deepcopy`` put the copies of tensors on a device."""
-
-    def __init__(self, device: torch.device) -> None:
-        super().__init__()
-        self._device = device
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> object:
-        return args[0].to(self._device) if func is Tensor.__deepcopy__ else func(*args, **(kwargs or {}))
 
 
 def _require_alike(mine: str, theirs: str) -> None:
