@@ -37,6 +37,7 @@ from bayescope.laplace.laplace import laplace as laplace
 from bayescope.laplace.online import fit_evidence as fit_evidence
 from bayescope.laplace.selection import Selection as Selection, select as select
 from bayescope.laplace.tuning import tune_prior as tune_prior
+from bayescope.layers import OutputChoice as OutputChoice
 from bayescope.likelihoods import (
     Bernoulli as Bernoulli,
     Beta as Beta,

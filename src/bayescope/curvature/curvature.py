@@ -23,12 +23,13 @@ from bayescope.curvature.options import (
 )
 from bayescope.curvature.passes import Passes
 from bayescope.curvature.plan import plan_network
-from bayescope.keywords import takes
+from bayescope.keywords import picked, takes
+from bayescope.layers.output_choice import OutputChoice
 from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
 from bayescope.module_copies import twin
 from bayescope.network.batches import Batches, Data
 from bayescope.network.forward import reading
-from bayescope.network.guard import check_readable, unwrapped
+from bayescope.network.guard import check_readable, unwrapped, with_output
 from bayescope.network.network import Network
 from bayescope.network.priors import PriorPrecision, by_parameter, owners, resolved_prior
 from bayescope.network.shards import require_same_function, require_same_weights
@@ -124,7 +125,7 @@ class Curvature:
 
 @outside_inference_mode
 @collective
-@takes(CurvatureKeywords, CurvatureOptions)
+@takes(CurvatureKeywords, CurvatureOptions, OutputChoice)
 def fit_curvature(
     model: nn.Module,
     data: Data,
@@ -155,6 +156,7 @@ def fit_curvature(
         progress: whether a bar is drawn.
         options: as `CurvatureOptions` describes them: ``curvature``, ``structure``, ``blocks``, ``rank``, ``cutoff``,
             ``sharing``, ``output_factor``, ``batch_size`` and ``memory``.
+            ``output`` and ``classes_dim`` say which part of what the module returns is f: see `OutputChoice`.
 
     Returns:
         The curvature of the data alone; `Curvature.with_prior` adds the prior.
@@ -167,8 +169,8 @@ def fit_curvature(
         MemoryBudgetError: if the run would take more than the budget; nothing has been read then.
         ProcessError: on all processes, if one of them has failed or died, or they are called with other options.
     """
-    given, chosen = CurvatureOptions(**options).checked(), resolve(likelihood)
-    check_readable(model := unwrapped(model))  # on all processes at once
+    given, chosen = picked(CurvatureOptions, options).checked(), resolve(likelihood)
+    check_readable(model := unwrapped(with_output(model, options)))  # on all processes at once
     model, source = twin(model), checks.generator(generator)
     require_same_weights(model)
     batches = Batches(data, model, batch_size=given.batch_size)

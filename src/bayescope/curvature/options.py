@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypedDict, cast, final
+from typing import Literal, cast, final
 
 import torch
 from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, OptionError, UnsupportedError
+from bayescope.layers.output_choice import OutputKeywords
 from bayescope.network import Network, PartInfo
 from bayescope.network.weights import matching
 from bayescope.precision import STRUCTURES as BY_NAME
@@ -37,8 +38,8 @@ DENSE, DIAGONAL = "dense", "diagonal"
 FACTORS = (DENSE, DIAGONAL)
 
 
-class CurvatureKeywords(TypedDict, total=False):
-    """The keywords of `CurvatureOptions`, for the signatures of functions."""
+class CurvatureKeywords(OutputKeywords, total=False):
+    """The keywords of `CurvatureOptions` and `OutputChoice`, for the signatures of functions."""
 
     curvature: Kind
     structure: StructureName

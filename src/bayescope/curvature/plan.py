@@ -26,13 +26,14 @@ from bayescope.curvature.options import (
     structure_options,
 )
 from bayescope.errors import InputError, MemoryBudgetError
-from bayescope.keywords import takes
+from bayescope.keywords import picked, takes
+from bayescope.layers.output_choice import OutputChoice
 from bayescope.likelihoods import Likelihood, LikelihoodName, read_targets, resolve
 from bayescope.memory import free_memory, readable
 from bayescope.module_copies import twin
 from bayescope.network.batches import Batches, Data
 from bayescope.network.forward import reading
-from bayescope.network.guard import check_readable, unwrapped
+from bayescope.network.guard import check_readable, unwrapped, with_output
 from bayescope.network.inputs import Inputs, count_rows, map_tensors, take_rows, tensors
 from bayescope.network.network import Network
 from bayescope.network.positions import HEAD_COPIES
@@ -205,7 +206,7 @@ class Plan:
         return self.summary()
 
 
-@takes(CurvatureKeywords, CurvatureOptions)
+@takes(CurvatureKeywords, CurvatureOptions, OutputChoice)
 def plan(
     model: nn.Module,
     data: Data,
@@ -224,6 +225,7 @@ def plan(
         options: as `CurvatureOptions` describes them: ``curvature``, ``structure``, ``blocks``, ``rank``, ``cutoff``,
             ``sharing``, ``output_factor``, ``batch_size`` and ``memory``. A low rank without ``rank``
             and ``cutoff`` is planned with the rank that a cutoff begins with.
+            ``output`` and ``classes_dim`` say which part of what the module returns is f: see `OutputChoice`.
 
     Returns:
         The plan; `Plan.require` raises where it does not fit.
@@ -233,8 +235,8 @@ def plan(
         UnsupportedError: if the kind and the structure do not go together.
         InputError: if the data do not fit the model or the likelihood.
     """
-    chosen, given = resolve(likelihood), CurvatureOptions(**options).checked(sized=False)
-    check_readable(model := unwrapped(model))
+    chosen, given = resolve(likelihood), picked(CurvatureOptions, options).checked(sized=False)
+    check_readable(model := unwrapped(with_output(model, options)))
     model = twin(model)
     with reading(model), alone():
         inputs, targets = Batches(data, model, batch_size=given.batch_size).first()

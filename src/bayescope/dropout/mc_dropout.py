@@ -22,10 +22,11 @@ from bayescope.dropout.network import (
 )
 from bayescope.dropout.weight_decay import dropout_prior, noise_variance, rates_behind_dropout
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
-from bayescope.keywords import takes
+from bayescope.keywords import picked, takes
 from bayescope.latent import DrawsLatent
+from bayescope.layers.output_choice import OutputChoice
 from bayescope.likelihoods import Likelihood, LikelihoodName, described, hyperparameters_of, resolve
-from bayescope.network import NetworkModel, network_prior, row_total, row_totals
+from bayescope.network import NetworkModel, network_prior, row_total, row_totals, with_output
 from bayescope.posterior import DEFAULT_PASSES, ImplicitPosterior, Record
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
@@ -138,7 +139,7 @@ _NO_TRACE: Mapping[str, list[Any]] = MappingProxyType({})
 @outside_inference_mode
 @resumable
 @collective
-@takes(TrainingKeywords, TrainingOptions, optimizer="adam")
+@takes(TrainingKeywords, TrainingOptions, OutputChoice, optimizer="adam")
 def mc_dropout(
     model: nn.Module,
     data: Any = None,
@@ -184,6 +185,7 @@ def mc_dropout(
             many masks, has converged; 0 leaves the network unchanged), ``lr``, ``optimizer`` ("adam", "sgd" or a
             function), ``schedule``, ``batch_size``, ``validation`` (judged by the likelihood in eval mode),
             ``patience``, ``checkpoint``, ``generator`` (which draws the masks, too) and ``progress``.
+            ``output`` and ``classes_dim`` say which part of what the module returns is f: see `OutputChoice`.
 
     Returns:
         A posterior that draws functions, not weights. ``.model`` is the trained network, with its dropout; ``.trace``
@@ -211,12 +213,12 @@ def mc_dropout(
         idle["prior_precision"] = prior_precision if weight_decay is None else None
         idle["rate"] = rate if isinstance(rate, str) else None
         _refuse("a training to go with it, data= and epochs=", idle)
-    chosen = TrainingOptions(**options)
+    chosen = picked(TrainingOptions, options)
     if chosen.by_lbfgs:
         raise UnsupportedError("optimizer: expected one for noisy gradients, got 'lbfgs'. Take 'adam' or 'sgd'.")
     source = checks.generator(chosen.generator)
     chosen = replace(chosen, generator=source)
-    network = Stochastic.of(model, rate, before, seen=data is not None)
+    network = Stochastic.of(with_output(model, options), rate, before, seen=data is not None)
     if data is None:
         return _as_it_is(network, _with_noise(likelihood, weight_decay, prior_precision, network.rates(), rows))
     with prepared(chosen, network.module, data, resolve(likelihood), network.weights, inplace=True) as training:

@@ -16,10 +16,11 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
-from bayescope.keywords import takes
+from bayescope.keywords import picked, takes
+from bayescope.layers.output_choice import OutputChoice
 from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
 from bayescope.module_copies import module_copy
-from bayescope.network import NetworkModel, network_prior, row_totals, unwrapped
+from bayescope.network import NetworkModel, network_prior, row_totals, unwrapped, with_output
 from bayescope.network.inputs import Inputs, count_rows, map_arrays, map_tensors
 from bayescope.posterior import DrawsPosterior, MixturePosterior, PointPosterior, Record
 from bayescope.priors import Prior
@@ -250,7 +251,7 @@ MEMBERS = 5
 @outside_inference_mode
 @resumable
 @collective
-@takes(TrainingKeywords, TrainingOptions)
+@takes(TrainingKeywords, TrainingOptions, OutputChoice)
 def ensemble(
     make_model: Callable[[], nn.Module] | Sequence[nn.Module],
     data: Any,
@@ -287,6 +288,7 @@ def ensemble(
             ``progress``. The generator draws the members' seeds. Side by side, ``epochs=None`` trains until the mean of
             the members' losses has converged; 0 takes a list of trained networks unchanged. Members that are trained
             one after another have a checkpoint each: run.pt stands for run-0.pt, run-1.pt and so on.
+            ``output`` and ``classes_dim`` say which part of what the module returns is f: see `OutputChoice`.
 
     Returns:
         A posterior whose draws are the members, (1, M, P). Where they are unlike, in their shapes, in buffers such as
@@ -304,7 +306,7 @@ def ensemble(
         OptionError: if a name is unknown.
         UnsupportedError: if two arguments do not go together.
     """
-    chosen = TrainingOptions(**options)
+    chosen = picked(TrainingOptions, options)
     if side_by_side is not None:
         side_by_side = checks.flag("side_by_side", side_by_side)
     bootstrap = checks.flag("bootstrap", bootstrap)
@@ -313,7 +315,7 @@ def ensemble(
     likelihood = resolve(likelihood)
     source = present().common_generator(checks.generator(chosen.generator))
     seeds = [checks.seed_from(source) for _ in range(_count(make_model, members))]
-    modules = _made(make_model, seeds)
+    modules = [with_output(module, options) for module in _made(make_model, seeds)]
     found = Members(chosen, data, likelihood, weights, prior_precision, bootstrap).trained(modules, seeds, side_by_side)
     any(outcome.warn() for outcome in found.outcomes)  # of the first that has not converged
     notes = _notes(found, seeds, bootstrap=bootstrap) if chosen.epochs != 0 else _as_given(found)

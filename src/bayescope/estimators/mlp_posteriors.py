@@ -34,7 +34,7 @@ PosteriorName: TypeAlias = Literal[
 # What the estimators say themselves; the rest is for posterior_options.
 _OWN = (
     "model", "make_model", "data", "likelihood", "prior_precision", "generator", "progress", "checkpoint", "inplace",
-    "members", "rate", "draws",
+    "members", "rate", "draws", "output", "classes_dim",
 )  # fmt: skip
 # Draws of the weights that a prediction averages over.
 DRAWS = 200

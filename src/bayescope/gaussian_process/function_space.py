@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, final
+from typing import Literal, Unpack, final
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from bayescope.gaussian_process.data import TrainingData, count_cotangents
 from bayescope.gaussian_process.precision import KernelPrecision
 from bayescope.gaussian_process.projection import greedy_points, project
 from bayescope.gaussian_process.rows import BLOCKS, FLOAT64
+from bayescope.keywords import takes
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.judgement import AUTO
 from bayescope.laplace.laplace import (
@@ -29,10 +30,12 @@ from bayescope.laplace.laplace import (
 from bayescope.laplace.likelihood_fit import learnt_likelihood
 from bayescope.laplace.mode import read_slope
 from bayescope.laplace.options import LaplaceOptions
+from bayescope.layers.output_choice import OutputChoice, OutputKeywords
 from bayescope.likelihoods import Likelihood, LikelihoodName
 from bayescope.memory import free_memory
 from bayescope.network.batches import Batches, Data
 from bayescope.network.forward import reading
+from bayescope.network.guard import with_output
 from bayescope.network.model import NetworkModel
 from bayescope.network.network import Network
 from bayescope.network.priors import PriorPrecision, network_prior
@@ -51,6 +54,7 @@ INSTEAD = "Take laplace, whose structure 'full' is the same posterior over weigh
 
 
 @outside_inference_mode
+@takes(OutputKeywords, OutputChoice)
 def function_space(
     model: nn.Module,
     data: Data,
@@ -64,6 +68,7 @@ def function_space(
     memory: int | None = None,
     generator: torch.Generator | int | None = None,
     progress: bool = False,
+    **options: Unpack[OutputKeywords],
 ) -> Posterior:
     """Laplace's posterior of a network as a Gaussian process over functions.
 
@@ -106,6 +111,7 @@ def function_space(
         memory: the budget in bytes that the run may take; half of what is free by default.
         generator: draws the rows of "subset" and "nystrom", and the candidates of "inducing".
         progress: whether a bar is drawn.
+        options: ``output`` and ``classes_dim``, which part of what the module returns is f: see `OutputChoice`.
 
     Returns:
         A `GaussianPosterior`. The exact one holds a kernel of (N K)² numbers, K ≤ C, and where the rows Sᵀ J do not fit
@@ -122,6 +128,7 @@ def function_space(
             where the weights are far from a mode for this prior, else by more than 0.5.
     """
     checks.choice("approximation", approximation, _APPROXIMATIONS)
+    model = with_output(model, options)
     refuse_several("function_space", "its kernel is between all pairs of rows", "take bs.laplace, which sums over them")
     _check_points(approximation, points)
     word = prior_precision if isinstance(prior_precision, str) else None

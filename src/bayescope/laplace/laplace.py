@@ -15,7 +15,7 @@ from bayescope import checks
 from bayescope.curvature import CurvatureKeywords, CurvatureOptions
 from bayescope.curvature.options import STRUCTURES, check_structure
 from bayescope.errors import BayescopeWarning, InputError, InputTypeError, ProcessError, UnsupportedError
-from bayescope.keywords import takes
+from bayescope.keywords import picked, takes
 from bayescope.laplace.distance import TRAIN
 from bayescope.laplace.evidence import has_noise, mean_square_residual
 from bayescope.laplace.fit import LaplaceFit
@@ -26,10 +26,11 @@ from bayescope.laplace.mode import read_slope
 from bayescope.laplace.options import LaplaceOptions
 from bayescope.laplace.sampling import sample_posterior
 from bayescope.laplace.tuning import fits_of, tune_prior
+from bayescope.layers.output_choice import OutputChoice
 from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
 from bayescope.module_copies import module_copy
 from bayescope.network.batches import Batches, Data
-from bayescope.network.guard import check_readable, unwrapped
+from bayescope.network.guard import check_readable, unwrapped, with_output
 from bayescope.network.model import NetworkModel
 from bayescope.network.priors import PriorPrecision
 from bayescope.network.shards import require_same_weights
@@ -51,7 +52,7 @@ FAR = 10.0
 
 @outside_inference_mode
 @collective
-@takes(CurvatureKeywords, CurvatureOptions)
+@takes(CurvatureKeywords, CurvatureOptions, OutputChoice)
 def laplace(
     model: nn.Module | Posterior | Sequence[nn.Module | Posterior],
     data: Data,
@@ -106,6 +107,7 @@ def laplace(
         options: as `CurvatureOptions` describes them: ``curvature``, ``structure``, ``blocks``, ``rank``, ``cutoff``,
             ``sharing``, ``output_factor``, ``batch_size`` and ``memory``. ``structure="samples"`` makes
             draws by sample-then-optimise, which builds no matrix at all.
+            ``output`` and ``classes_dim`` say which part of what the module returns is f: see `OutputChoice`.
 
     Returns:
         A `GaussianPosterior`; a `MixturePosterior` for several modules; a `DrawsPosterior` for "samples".
@@ -124,8 +126,9 @@ def laplace(
             the residuals is over 10 or under 0.1.
     """
     several, models = _networks(model)
+    models = [with_output(each, options) for each in models]
     word = prior_precision if isinstance(prior_precision, str) else None
-    curved = CurvatureOptions(**options)
+    curved = picked(CurvatureOptions, options)
     check_structure(structure := curved.structure, (*STRUCTURES, SAMPLES))
     if structure != SAMPLES:
         curved.checked()

@@ -26,8 +26,10 @@ from bayescope.laplace.laplace import conditionable, leaves_noise_open, own_copy
 from bayescope.laplace.likelihood_fit import refitted
 from bayescope.laplace.options import LaplaceOptions
 from bayescope.laplace.tuning import learnt_posterior
+from bayescope.layers.output_choice import OutputChoice
 from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
 from bayescope.network.batches import Data, row_totals
+from bayescope.network.guard import with_output
 from bayescope.network.priors import PriorPrecision, network_prior
 from bayescope.network.weights import Choice
 from bayescope.posterior import GaussianPosterior
@@ -98,7 +100,7 @@ class Climbs:
 @outside_inference_mode
 @resumable
 @collective
-@takes(ClimbKeywords, TrainingOptions, Climbs, epochs=100)
+@takes(ClimbKeywords, TrainingOptions, Climbs, OutputChoice, epochs=100)
 def fit_evidence(
     model: nn.Module,
     data: Data,
@@ -160,6 +162,7 @@ def fit_evidence(
             Adam, in the logarithms, about the relative change of a hyperparameter in one step; and ``keep``, the
             weights to return: "best", of the highest evidence that was met, or "last". The highest may be met on the
             way, while weights have not caught up with a climb; the last are closest to a mode.
+            ``output`` and ``classes_dim`` say which part of what the module returns is f: see `OutputChoice`.
 
     Returns:
         Laplace's posterior at the weights that are kept. ``.trace`` has lists of "loss", "nll" and "penalty", one entry
@@ -180,6 +183,7 @@ def fit_evidence(
     climbs.check(checks.count("epochs", chosen.epochs))
     check_structure(structure, STRUCTURES)
     inplace = checks.flag("inplace", inplace)
+    model = with_output(model, options, inplace=inplace)
     prior, noise = checks.flag("prior", prior), leaves_noise_open(likelihood)
     names = tuple(name for name in resolve(likelihood).learnable if name != "noise_variance")
     _check_start_of_noise(noise_variance, learnt=noise)

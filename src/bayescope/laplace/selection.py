@@ -16,6 +16,7 @@ from bayescope.errors import BayescopeWarning, InputError, InputTypeError, warn
 from bayescope.keywords import takes
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.laplace import laplace
+from bayescope.layers.output_choice import OutputChoice
 from bayescope.likelihoods import Likelihood, LikelihoodName
 from bayescope.network.batches import Data
 from bayescope.network.priors import PriorPrecision
@@ -94,7 +95,7 @@ class Selection:
 
 
 @outside_inference_mode
-@takes(CurvatureKeywords, CurvatureOptions)
+@takes(CurvatureKeywords, CurvatureOptions, OutputChoice)
 def select(
     models: Mapping[str, Any] | Sequence[Any],
     data: Data | None = None,
@@ -122,7 +123,8 @@ def select(
         progress: whether bars are drawn.
         options: as `CurvatureOptions` describes them: ``curvature``, ``structure``, ``blocks``, ``rank``, ``cutoff``,
             ``sharing``, ``output_factor``, ``batch_size`` and ``memory``. ``structure="samples"`` makes
-            draws by sample-then-optimise, which builds no matrix at all. They are for the modules.
+            draws by sample-then-optimise, which builds no matrix at all. ``output`` and ``classes_dim`` say which part
+            of what the modules return is f: see `OutputChoice`. All of them are for the modules.
 
     Returns:
         A `Selection`: names, evidences and posteriors from the best to the worst, and a table.
@@ -141,7 +143,8 @@ def select(
     modules = [name for name, model in named.items() if not isinstance(model, Posterior)]
     _check_arguments(modules, data, likelihood)
     given = (("weights", weights, "all"), ("prior_precision", prior_precision, "evidence"))
-    changed = [name for name, value in options.items() if value != getattr(CurvatureOptions, name)]
+    defaults = vars(CurvatureOptions()) | vars(OutputChoice())
+    changed = [name for name, value in options.items() if value != defaults[name]]
     changed += [name for name, value, word in given if not isinstance(value, str) or value != word]
     if changed and not modules:
         raise InputError(f"{changed[0]}: expected with modules alone: posteriors are what they are. Leave it out.")

@@ -1,5 +1,6 @@
 """Layers: variational ones, and those that turn a model of one thing into the model that a likelihood asks for."""
 
+from bayescope.layers.output_choice import OutputChoice as OutputChoice
 from bayescope.layers.outputs import Pairwise
 from bayescope.layers.variational import (
     Conv1dVariational,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bayescope.errors import InputError
+from bayescope.layers.output_choice import output_choice
 from bayescope.storage import stored_layer
 
 
@@ -44,7 +45,7 @@ class Pairwise(nn.Module):
             raise InputError(f"inputs: expected tensors of one shape (N, 2, …) for the items of N pairs, got {shapes}.")
         (pairs,) = lead
         output = self.reward(*map(_items, inputs), **{name: _items(value) for name, value in named.items()})
-        return _rewards(output, pairs[0] * pairs[1]).reshape(pairs)
+        return _rewards(self.reward, output, pairs[0] * pairs[1]).reshape(pairs)
 
 
 @stored_layer("Rewards", lambda _: {}, children=("reward",))
@@ -63,12 +64,12 @@ class Rewards(nn.Module):
     def forward(self, *inputs: object, **named: object) -> Tensor:
         """f, shape (M, 1), for inputs of shape (M, …)."""
         first = next(value for value in (*inputs, *named.values()) if isinstance(value, Tensor))
-        return _rewards(self.reward(*inputs, **named), len(first)).reshape(-1, 1)
+        return _rewards(self.reward, self.reward(*inputs, **named), len(first)).reshape(-1, 1)
 
 
-def _rewards(output: Any, items: int) -> Tensor:
+def _rewards(model: nn.Module, output: object, items: int) -> Tensor:
     """The tensor of rewards in an output of a reward model, one for each item."""
-    rewards: Tensor = output if isinstance(output, Tensor) else output.logits
+    rewards = output_choice(model).of(output)
     if rewards.numel() == items:
         return rewards
     raise InputError(

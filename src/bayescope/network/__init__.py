@@ -3,7 +3,7 @@
 from bayescope.network.batches import Batches, row_total, row_totals
 from bayescope.network.dropout import dropout_calls, random_outputs, switched_on, switches_of
 from bayescope.network.forward import compiled, reading
-from bayescope.network.guard import unwrapped
+from bayescope.network.guard import unwrapped, with_output
 from bayescope.network.inputs import (
     Inputs,
     call,
@@ -67,4 +67,5 @@ __all__ = [
     "take_rows",
     "tensors",
     "unwrapped",
+    "with_output",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -14,6 +14,8 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from bayescope.errors import InputTypeError, UnsupportedError
+from bayescope.keywords import picked
+from bayescope.layers.output_choice import ATTRIBUTE, OutputChoice
 from bayescope.layers.variational import is_variational
 from bayescope.module_copies import initialised, twin
 from bayescope.private_draws import RandomSource
@@ -145,6 +147,34 @@ def private(module: nn.Module) -> Iterator[nn.Module]:
         one = _Twin.of(module)
     yield one.module
     idle.append(one)  # after an error it may be in any state, and is given up
+
+
+def with_output(model: object, options: Mapping[str, object], *, inplace: bool = False) -> Any:
+    """Return the network with f as ``output`` and ``classes_dim`` choose it; the model unchanged without a choice.
+
+    Its parameters have the same names and share their values with the model's. ``q.model``, copies and files keep the
+    choice, so that it is made once.
+
+    Args:
+        model: a module, or whatever the caller may give in its place.
+        options: the keywords of `OutputChoice`, among others.
+        inplace: whether the choice is made for the caller's own module, whose answers stay what they are.
+
+    Raises:
+        InputTypeError: if there is a choice and no module.
+    """
+    choice = picked(OutputChoice, options)
+    if choice == OutputChoice():
+        return model
+    network = unwrapped(model)
+    if not isinstance(network, nn.Module):
+        raise InputTypeError(
+            f"output: expected output= and classes_dim= with a torch.nn.Module, got {type(model).__name__}. A "
+            "posterior keeps the choice that its module was read with: leave them out."
+        )
+    network = network if inplace else twin(network)
+    setattr(network, ATTRIBUTE, choice)
+    return network
 
 
 def unwrapped(model: object) -> Any:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from bayescope.errors import BayescopeError, InputError, InputTypeError
+from bayescope.layers.output_choice import output_choice
 from bayescope.private_draws import draws_of
 
 # A tensor, a tuple of positional arguments, or a dict of named ones. What is no tensor in there is passed on unchanged.
@@ -152,10 +153,11 @@ def _advice(module: nn.Module, inputs: Inputs) -> str:
 
 
 def call(module: nn.Module, inputs: Inputs) -> Tensor:
-    """f, the output of the module: its tensor, or the ``logits`` of an output object or dict.
+    """f, shape (N, …, C): what the module's `OutputChoice` finds in what it returns.
 
     Raises:
-        InputTypeError: if the module returns neither.
+        InputTypeError: if there is no such tensor.
+        InputError: if it has no axis that the classes are said to be on.
     """
     with draws_of(module):
         if isinstance(inputs, Mapping):
@@ -164,15 +166,7 @@ def call(module: nn.Module, inputs: Inputs) -> Tensor:
             output = module(*inputs)
         else:
             output = module(inputs)
-    if isinstance(output, Tensor):
-        return output
-    logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
-    if isinstance(logits, Tensor):
-        return logits
-    raise InputTypeError(
-        f"model: expected an output that is a tensor or has `logits`, got {type(output).__name__}. "
-        "Wrap the model in a module that returns the tensor."
-    )
+    return output_choice(module).of(output)
 
 
 def map_arrays(inputs: object) -> Any:

@@ -344,8 +344,6 @@ def checked_outputs(f: Tensor, rows: int) -> Tensor:
     Raises:
         InputError: if its shape is not (N, ..., C).
     """
-    if f.ndim == 1 and f.shape == (rows,):
-        raise InputError(f"model: expected outputs of shape (N, C), got {tuple(f.shape)}. Add .unsqueeze(-1).")
     if f.ndim < 2 or f.shape[0] != rows:
         raise InputError(
             f"model: expected outputs of shape ({rows}, ..., C) for {rows} rows, got {tuple(f.shape)}. Rows are on the "

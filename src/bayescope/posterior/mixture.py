@@ -82,7 +82,7 @@ class MixturePosterior(Posterior):
     def _ends(self, tail: float) -> tuple[Tensor, Tensor]:
         self._check_one_space("interval")
         parts = [component for component in self.components if isinstance(component, GaussianPosterior)]
-        joint = parts[0]._joint if len(parts) == len(self.components) else None
+        joint = parts[0]._dependent if len(parts) == len(self.components) else None
         if joint is None or len(joint) == parts[0].precision.dim:
             return ends_of_draws(self.sample(INTERVAL_DRAWS, generator=0), tail)
         means = torch.stack([part.location for part in parts])[:, None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -11,11 +11,13 @@ from torch import Tensor, nn
 from bayescope import checks
 from bayescope.density import FEWEST_DRAWS, diagnosed, nuts_draws
 from bayescope.errors import InputError, UnsupportedError
+from bayescope.keywords import takes
 from bayescope.laplace.laplace import own_copy
+from bayescope.layers.output_choice import OutputChoice, OutputKeywords
 from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
 from bayescope.log_density import LogDensity
 from bayescope.module_copies import module_copy
-from bayescope.network import NetworkModel, Weights, network_prior, reading, same_on_all
+from bayescope.network import NetworkModel, Weights, network_prior, reading, same_on_all, with_output
 from bayescope.posterior import DrawsPosterior, Record
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
@@ -39,6 +41,7 @@ TOGETHER = 64
 
 @outside_inference_mode
 @collective
+@takes(OutputKeywords, OutputChoice)
 def nuts(
     model: nn.Module,
     data: Any,
@@ -56,6 +59,7 @@ def nuts(
     limit: int = MOST_WEIGHTS,
     generator: torch.Generator | int | None = 0,
     progress: bool = True,
+    **options: Unpack[OutputKeywords],
 ) -> DrawsPosterior:
     """Draws of a small network's weights from p(θ∣y) ∝ p(y∣f(x, θ)) p(θ), by NUTS on all rows (Hoffman & Gelman 2014).
 
@@ -90,6 +94,7 @@ def nuts(
         limit: the most random weights that are sampled. Larger networks can be, and take hours.
         generator: a ``torch.Generator`` or an int.
         progress: whether to show a progress bar, on the error stream and only to a terminal.
+        options: ``output`` and ``classes_dim``, which part of what the module returns is f: see `OutputChoice`.
 
     Returns:
         A `DrawsPosterior` of shape (chains, draws, P); ``.model`` is the network at the most probable of the draws.
@@ -109,7 +114,7 @@ def nuts(
     draws, thin = checks.count("draws", draws, least=FEWEST_DRAWS), checks.count("thin", thin)
     tune, chains = checks.count("tune", tune), checks.count("chains", chains)
     target_accept, max_depth = checks.fraction("target_accept", target_accept), checks.count("max_depth", max_depth)
-    processes, module = present(), own_copy(model)
+    processes, module = present(), own_copy(with_output(model, options))
     _require_all_rows(data)
     source = share_start(module, source)
     exact = module_copy(module).to(torch.float64)
@@ -122,11 +127,11 @@ def nuts(
         starts = _starts(start, exact, chosen, prior, chains, source)
         if not torch.isfinite(density.log_prob(starts)).all():
             rows.require_finite()
-        options = {
+        run = {
             "draws": thin * draws, "tune": tune, "target_accept": target_accept, "max_depth": max_depth,
             "progress": checks.flag("progress", progress) and processes.first,
         }  # fmt: skip
-        sampled, statistics = _sampled(processes, density, starts, source, options)
+        sampled, statistics = _sampled(processes, density, starts, source, run)
         kept = sampled[:, thin - 1 :: thin].contiguous()
         (best,) = processes.same(_most_probable(density, kept))
     function = NetworkModel(module, chosen, rows.outputs).at(best)

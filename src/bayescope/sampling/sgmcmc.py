@@ -12,8 +12,9 @@ from bayescope import checks
 from bayescope.density import FEWEST_DRAWS, Mixing, diagnosed
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.keywords import picked, takes
+from bayescope.layers.output_choice import OutputChoice
 from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
-from bayescope.network import NetworkModel, network_prior
+from bayescope.network import NetworkModel, network_prior, with_output
 from bayescope.posterior import DrawsPosterior, Record
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective
@@ -32,7 +33,7 @@ R_HAT_LIMIT = 1.1
 @outside_inference_mode
 @resumable
 @collective
-@takes(DrawKeywords, TrainingOptions, draws=100, burn_in=None, thin=None, cycles=None)
+@takes(DrawKeywords, TrainingOptions, OutputChoice, draws=100, burn_in=None, thin=None, cycles=None)
 def sgmcmc(
     model: nn.Module,
     data: Any,
@@ -79,6 +80,7 @@ def sgmcmc(
             (``None`` for 1e-2 of "sghmc" and 1e-1 of "sgld"), ``batch_size`` (batches of a loader are the same for all
             chains), ``checkpoint`` (a later call may ask for more draws, where there are no cycles), ``generator`` and
             ``progress``.
+            ``output`` and ``classes_dim`` say which part of what the module returns is f: see `OutputChoice`.
 
     Returns:
         The draws, with R-hat and the effective draws of the predictions at training inputs. ``.trace`` has the means
@@ -97,7 +99,7 @@ def sgmcmc(
     temperature = checks.positive_number("temperature", temperature)
     chains = checks.count("chains", chains)
     checks.choice("start", start, STARTS)
-    likelihood, run = resolve(likelihood), picked(TrainingOptions, options)
+    likelihood, run, model = resolve(likelihood), picked(TrainingOptions, options), with_output(model, options)
     run = replace(run, epochs=1, lr=None)
 
     def langevin(parameters: list[nn.Parameter]) -> Langevin:

@@ -14,9 +14,10 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from bayescope import checks
 from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError
-from bayescope.keywords import takes
+from bayescope.keywords import picked, takes
+from bayescope.layers.output_choice import OutputChoice
 from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
-from bayescope.network import Weights, call, network_prior
+from bayescope.network import Weights, call, network_prior, with_output
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.precision import LowRankCovariance
 from bayescope.process_state import outside_inference_mode
@@ -90,7 +91,7 @@ class Collection:
 @outside_inference_mode
 @resumable
 @collective
-@takes(RunKeywords, TrainingOptions)
+@takes(RunKeywords, TrainingOptions, OutputChoice)
 def swag(
     model: nn.Module,
     data: Any,
@@ -138,6 +139,7 @@ def swag(
         options: of the training, as `TrainingOptions` describes them: ``lr`` (1e-2 by default for "sgd"; large enough
             for the weights to move about), ``batch_size`` (``None`` for 128, or an eighth of the rows where that is
             less: all rows at once leave no noise to see), ``checkpoint``, ``generator`` and ``progress``.
+            ``output`` and ``classes_dim`` say which part of what the module returns is f: see `OutputChoice`.
 
     Returns:
         N(θ̄, Σ) with predictions from draws of the weights; its precision is a `LowRankCovariance`. ``.model`` is the
@@ -156,7 +158,8 @@ def swag(
     collection = Collection.of(collect, burn_in, schedule, cycle, checks.count("epochs", epochs))
     rank = _rank(rank, collection.planned(epochs))
     paced = _cyclic(collection) if schedule == "cyclic" else schedule
-    chosen = TrainingOptions(epochs=epochs, optimizer=optimizer, schedule=paced, **options)
+    run = {**options, "epochs": epochs, "optimizer": optimizer, "schedule": paced}
+    chosen, model = picked(TrainingOptions, run), with_output(model, options)
     if chosen.by_lbfgs:
         raise UnsupportedError("optimizer: expected one that steps on minibatches, whose noise SWAG sees, got 'lbfgs'.")
     likelihood = resolve(likelihood)

@@ -17,6 +17,7 @@ from bayescope.storage.files import to_message as to_message
 from bayescope.storage.hints import fits as fits
 from bayescope.storage.networks import LAYERS as LAYERS
 from bayescope.storage.networks import ModelError as ModelError
+from bayescope.storage.networks import stored_attribute as stored_attribute
 from bayescope.storage.networks import stored_hook as stored_hook
 from bayescope.storage.networks import stored_layer as stored_layer
 from bayescope.storage.objects import stored as stored

@@ -182,6 +182,8 @@ LAYERS: dict[str, StoredLayer] = {}
 _NAMES: dict[type[nn.Module], str] = {}
 # Hooks that a file may ask for, by the names that it has for them.
 _HOOKS: dict[str, Callable[..., Any]] = {}
+# Attributes of networks that files hold beside the tensors, and what they are.
+_ATTRIBUTES: dict[str, type] = {}
 
 
 def stored_layer(
@@ -207,6 +209,11 @@ def stored_hook(name: str, hook: Callable[..., Any]) -> None:
     _HOOKS[name] = hook
 
 
+def stored_attribute(name: str, kind: type) -> None:
+    """Lets files hold an attribute of a network: an object of a stored class, which networks may have or not."""
+    _ATTRIBUTES[name] = kind
+
+
 def _add(name: str, layer: StoredLayer) -> None:
     LAYERS[name], _NAMES[layer.type] = layer, name
     add_form(StoredForm(name, layer.type, partial(_parts, name), partial(_made, name), instead=_by_tensors))
@@ -223,12 +230,13 @@ def _by_tensors(network: nn.Module) -> StoredForm | None:
 def _parts(name: str, layer: nn.Module, _path: str) -> dict[str, Any]:
     hooks = [hook for hook, function in _HOOKS.items() if function in layer._forward_pre_hooks.values()]
     setting = [LAYERS[name].options(layer), layer.training, hooks]
-    return {"": setting, **layer._parameters, **layer._buffers, **layer._modules}
+    return {"": setting, **_attached(layer), **layer._parameters, **layer._buffers, **layer._modules}
 
 
 def _made(name: str, parts: Any, _reader: Reader) -> nn.Module:
     options, training, hooks = of(parts.pop(""), list)
     made = LAYERS[name].made(of(options, dict))
+    _attach(made, parts)
     names = {**made._parameters, **made._buffers}.keys()
     for key, child in parts.items():
         if key in names:
@@ -314,7 +322,7 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
 
 def _custom_parts(value: nn.Module, _path: str) -> dict[str, Any]:
     training = {name: part.training for name, part in value.named_modules()}
-    return {"": [type(value).__qualname__, training], **_named(value), **_dropped(value)}
+    return {"": [type(value).__qualname__, training], **_attached(value), **_named(value), **_dropped(value)}
 
 
 def _custom(parts: Any, reader: Reader) -> nn.Module:
@@ -324,9 +332,10 @@ def _custom(parts: Any, reader: Reader) -> nn.Module:
             f"model: expected a module of the architecture of {_readable(name)}, whose code is not in the file, got "
             "none. Call bs.load(path, model=module): its weights do not matter, and it stays unchanged."
         )
+    made = _copied(reader.model)
+    _attach(made, parts)
     held = {key: part for key, part in parts.items() if isinstance(part, Tensor)}
     inserted = {key: part for key, part in parts.items() if key not in held}
-    made = _copied(reader.model)
     _refuse_unlike(held, _named(made), inserted)
     _fill(made, held)
     layers = dict(made.named_modules())
@@ -340,6 +349,24 @@ def _custom(parts: Any, reader: Reader) -> nn.Module:
         if place in layers:
             layers[place].training = of(flag, bool)
     return made
+
+
+def _attached(network: nn.Module) -> dict[str, Any]:
+    """The attributes that files hold, under names that no layer and no tensor can have."""
+    found = {name: getattr(network, name, None) for name in _ATTRIBUTES}
+    return {f".{name}": value for name, value in found.items() if value is not None}
+
+
+def _attach(network: nn.Module, parts: dict[str, Any]) -> None:
+    """Takes the attributes out of the parts of a file, and gives a network these and no others."""
+    for name, kind in _ATTRIBUTES.items():
+        value = parts.pop(f".{name}", None)
+        if not isinstance(value, kind | None):
+            raise MalformedError(f"the {name} of a network is malformed")
+        if value is not None:
+            setattr(network, name, value)
+        elif hasattr(network, name):
+            delattr(network, name)
 
 
 def check_model(model: object) -> None:

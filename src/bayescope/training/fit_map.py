@@ -7,8 +7,10 @@ from typing import Any, Unpack
 from torch import nn
 
 from bayescope import checks
-from bayescope.keywords import takes
+from bayescope.keywords import picked, takes
+from bayescope.layers.output_choice import OutputChoice
 from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
+from bayescope.network.guard import with_output
 from bayescope.network.priors import network_prior
 from bayescope.posterior import PointPosterior, Record
 from bayescope.process_state import outside_inference_mode
@@ -21,7 +23,7 @@ from bayescope.training.training import prepared
 @outside_inference_mode
 @resumable
 @collective
-@takes(TrainingKeywords, TrainingOptions)
+@takes(TrainingKeywords, TrainingOptions, OutputChoice)
 def fit_map(
     model: nn.Module,
     data: Any,
@@ -54,6 +56,7 @@ def fit_map(
         inplace: whether the caller's own module is trained, and left in eval mode.
         options: of the training, as `TrainingOptions` describes them: ``epochs``, ``lr``, ``optimizer``, ``schedule``,
             ``batch_size``, ``validation``, ``patience``, ``checkpoint``, ``generator`` and ``progress``.
+            ``output`` and ``classes_dim`` say which part of what the module returns is f: see `OutputChoice`.
 
     Returns:
         A posterior with all mass on those weights. ``.model`` is the trained network; ``.trace`` has lists of "loss",
@@ -71,10 +74,11 @@ def fit_map(
         OptionError: if a name is unknown.
         UnsupportedError: if two arguments do not go together.
     """
-    chosen = TrainingOptions(**options)
+    chosen = picked(TrainingOptions, options)
     if chosen.epochs is not None:
         checks.count("epochs", chosen.epochs)
     inplace, likelihood = checks.flag("inplace", inplace), resolve(likelihood)
+    model = with_output(model, options, inplace=inplace)
     with prepared(chosen, model, data, likelihood, weights, inplace=inplace) as training:
         prior = network_prior(prior_precision, training.weights)
         outcome = training.to_mode(prior)

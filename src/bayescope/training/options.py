@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypedDict, final
+from typing import Any, Literal, TypeAlias, final
 
 import torch
 from torch import nn
@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
+from bayescope.layers.output_choice import OutputKeywords
 from bayescope.training.lbfgs import Lbfgs
 
 MakeOptimizer: TypeAlias = Callable[[list[nn.Parameter]], Optimizer]
@@ -24,8 +25,8 @@ _NAMED = {"adam": (1e-3, 128), "sgd": (1e-2, 128), "lbfgs": (1.0, None)}
 OWN_BATCH_SIZE = 128
 
 
-class RunKeywords(TypedDict, total=False):
-    """The keywords of `TrainingOptions` that all functions take which step on minibatches."""
+class RunKeywords(OutputKeywords, total=False):
+    """The keywords of `OutputChoice`, and those of `TrainingOptions` for all functions that step on minibatches."""
 
     lr: float | None
     batch_size: int | None

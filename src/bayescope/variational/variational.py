@@ -17,9 +17,10 @@ from bayescope.errors import ConvergenceWarning, warn
 from bayescope.keywords import takes
 from bayescope.laplace.judgement import WORSE, LossComparison
 from bayescope.layers import deterministic
+from bayescope.layers.output_choice import OutputChoice
 from bayescope.layers.variational import VariationalLayer
 from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
-from bayescope.network import NetworkModel, Weights, passes_at, reading, unwrapped
+from bayescope.network import NetworkModel, Weights, passes_at, reading, unwrapped, with_output
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
@@ -250,7 +251,7 @@ def _collapse(kl: float, weights: int, rows: int) -> str:
 @outside_inference_mode
 @resumable
 @collective
-@takes(VariationalKeywords, TrainingOptions, optimizer="adam", warmup=0)
+@takes(VariationalKeywords, TrainingOptions, OutputChoice, optimizer="adam", warmup=0)
 def variational(
     model: nn.Module,
     data: Any,
@@ -306,6 +307,7 @@ def variational(
             predictions of q), ``patience``, ``checkpoint``, ``generator`` and ``progress``. The optimiser may also be
             "ivon", natural gradients for mean field (Shen et al. 2024), where all that is trained is random. With
             ``warmup``, fewer epochs than all, the KL term's weight rises to w over this many epochs.
+            ``output`` and ``classes_dim`` say which part of what the module returns is f: see `OutputChoice`.
 
     Returns:
         A Gaussian posterior that predicts by sampling weights unless `predict` asks for "linearized". ``.model`` is the
@@ -330,4 +332,4 @@ def variational(
         initial_sd=initial_sd, groups=share_prior,
     )  # fmt: skip
     likelihood = resolve(likelihood)
-    return fit(chosen, model, data, likelihood, weights, prior_precision)
+    return fit(chosen, with_output(model, options), data, likelihood, weights, prior_precision)
