@@ -118,6 +118,8 @@ class _Calls(TorchFunctionMode):
         if name == "__get__" and owner in ("device", "is_cuda"):
             place = self._places.of(args[0]) or HOST
             return place if owner == "device" else place == GPU
+        if name == "_parse_to":  # the arguments of `nn.Module.to`
+            return func(*args, **kwargs)
         if func in (Tensor.cuda, Tensor.cpu, Tensor.to):
             return self._moved(func, args, kwargs)
         if name in ("numpy", "__array__") and self._places.of(args[0]) == GPU:

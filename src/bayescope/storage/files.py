@@ -114,8 +114,8 @@ def save(value: object, path: str | Path, *, summary: str = "", metadata: Mappin
     return place
 
 
-def load(path: str | Path, *, model: nn.Module | None = None) -> Any:
-    """Reads what `save` wrote, onto the CPU: predictions are the same, bit for bit.
+def load(path: str | Path, *, model: nn.Module | None = None, device: torch.device | str | None = None) -> Any:
+    """Reads what `save` wrote, onto the CPU or another device: on the CPU predictions are the same, bit for bit.
 
     A file holds no code, and none is run: networks made of torch's own layers are described in it, and others need the
     module whose weights these are.
@@ -124,6 +124,7 @@ def load(path: str | Path, *, model: nn.Module | None = None) -> Any:
         path: the file.
         model: a module of the same architecture, for networks of custom classes; of several networks in a file, each
             is a copy of it with its own weights. It stays unchanged.
+        device: where the posterior is to answer, such as "cuda"; ``None`` for the CPU, wherever it was saved.
 
     Returns:
         What was saved.
@@ -132,8 +133,19 @@ def load(path: str | Path, *, model: nn.Module | None = None) -> Any:
         FileError: if there is no such file, or it is truncated, altered, or of a version that cannot be read.
         InputError: if the file needs a model and there is none, or another one.
         InputTypeError: if the path is not one.
+        UnsupportedError: for a device beside the CPU where the file has an estimator, or a posterior of a table.
     """
-    return load_with_manifest(path, model=model)[0]
+    value = load_with_manifest(path, model=model)[0]
+    if device is None or torch.device(device) == torch.device("cpu"):
+        return value
+    if not hasattr(value, "to"):
+        raise UnsupportedError(
+            f"device: expected the file of a posterior, got that of a {name_of(value)}, which answers on the CPU. "
+            "Leave device= out; the posterior of its network can be moved: model.posterior_.to(device)."
+        )
+    moved = value.to(device)
+    remember([moved], Path(path))
+    return moved
 
 
 def load_with_manifest(path: str | Path, *, model: nn.Module | None = None) -> tuple[Any, Manifest]:
