@@ -70,7 +70,7 @@ def paths(device: torch.device) -> list[Report]:
             record["on_device"] = any(answer.device.type == device.type for answer in answers)
             record["finite"] = all(bool(answer.isfinite().all()) for answer in answers)
             if name in EXACT:
-                record["error"] = max(map(_error, answers, run("cpu")))
+                record["error"] = max(map(largest_error, answers, run("cpu")))
         except Exception as error:  # noqa: BLE001 - one path that fails is a row of the table, not the end of it
             record["failure"] = f"{type(error).__name__}: {error}"
         found.append(record)
@@ -78,7 +78,8 @@ def paths(device: torch.device) -> list[Report]:
     return found
 
 
-def _error(found: Tensor, wanted: Tensor) -> float:
+def largest_error(found: Tensor, wanted: Tensor) -> float:
+    """The largest difference, relative to the largest entry."""
     found, wanted = found.detach().cpu().double(), wanted.detach().double()
     return float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-300))
 

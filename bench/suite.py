@@ -80,6 +80,7 @@ SUITE = (
     Benchmark("bench.large_tables", "limits", 40),
     Benchmark("bench.large_outputs", "limits", 10),
     Benchmark("bench.large_models", "limits", 10, gpu=True),
+    Benchmark("bench.gpu", "limits", 10, gpu=True),
     Benchmark("bench.scaling", "limits", 30),
     Benchmark("bench.sparse_priors", "guides", 4, data=True),
     Benchmark("bench.guides_laplace", "guides", 3),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,6 +17,7 @@ from bayescope.curvature import SUPPORTED
 from tests.large_models import ResNet, VisionTransformer
 
 CLASSES = 3
+_dtype: ContextVar[torch.dtype] = ContextVar("dtype", default=torch.float64)
 Answers = list[Tensor]
 
 
@@ -33,6 +36,16 @@ class Pieces(nn.Module):
         return self.head(self.norm(self.steps(self.table(tokens))[0][:, -1]) * self.scale)
 
 
+@contextmanager
+def in_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Inside, the networks of all paths have this floating-point type; it is float64 outside."""
+    token = _dtype.set(dtype)
+    try:
+        yield
+    finally:
+        _dtype.reset(token)
+
+
 def seeded(make: Callable[[], nn.Module]) -> nn.Module:
     """A module whose first weights are the same each time, in eval mode and float64, norms and tokens away from 0."""
     with torch.random.fork_rng(devices=[]):
@@ -41,7 +54,7 @@ def seeded(make: Callable[[], nn.Module]) -> nn.Module:
         for tensor in (*module.parameters(), *module.buffers()):
             if tensor.is_floating_point() and (tensor.ndim < 2 or not tensor.any()):
                 tensor.data.add_(0.1 * torch.rand_like(tensor))
-    return module.double().eval()
+    return module.to(_dtype.get()).eval()
 
 
 def perceptron() -> nn.Module:

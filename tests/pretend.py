@@ -9,6 +9,7 @@ functions, whose device this cannot see: they go with the first that they meet).
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
+LIBRARY = "/src/bayescope/"
 HOST, GPU = torch.device("cpu"), torch.device("cuda", 0)
 # Functions that take tensors of two devices, and those in which a number on the CPU is no number but an entry.
 MOVERS = ("copy_", "_to_copy", "_copy_from")
@@ -41,11 +43,24 @@ class Places:
 
     Attributes:
         waits: how often each function that hands a number of the GPU to Python has been called.
+        copies: how many numbers each function of the library has moved between the devices, or made on the CPU: by its
+            file and name, and "to gpu", "to cpu", "made on cpu".
     """
 
     def __init__(self) -> None:
         self._known: Any = WeakIdKeyDictionary()
         self.waits: Counter[str] = Counter()
+        self.copies: Counter[tuple[str, str]] = Counter()
+
+    def note(self, way: str, tensor: Tensor) -> None:
+        """Counts a copy for the function of the library that asked for it."""
+        frame = sys._getframe(1)
+        while frame is not None:
+            path, _, inside = frame.f_code.co_filename.partition(LIBRARY)
+            if inside:
+                self.copies[f"{inside.removesuffix('.py')}:{frame.f_code.co_qualname}", way] += tensor.numel()
+                return
+            frame = frame.f_back  # type: ignore[assignment]
 
     def of(self, tensor: Tensor) -> torch.device | None:
         """Where a tensor is, if that is known."""
@@ -142,9 +157,14 @@ class _Calls(TorchFunctionMode):
             return func(*args, **kwargs, device=device)
         result = func(*args, **kwargs)
         if isinstance(result, Tensor) and device is not None:
+            if device.type != "cuda":
+                self._places.note("made on cpu", result)
             return self._places.put(result, GPU if device.type == "cuda" else HOST)
         made = isinstance(result, Tensor) and not any(isinstance(leaf, Tensor) for leaf in tree_flatten(args)[0])
-        return self._places.put(result, HOST) if made and self._places.of(result) is None else result
+        if made and self._places.of(result) is None:
+            self._places.note("made on cpu", result)
+            return self._places.put(result, HOST)
+        return result
 
     def _moved(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
         """x.to(...), x.cuda() and x.cpu(): a copy where the device changes."""
@@ -167,6 +187,8 @@ class _Calls(TorchFunctionMode):
         if wanted == HOST and place == GPU:
             self._places.waits["to cpu"] += 1
         changed = wanted != place
+        if changed:
+            self._places.note("to cpu" if wanted == HOST else "to gpu", x)
         moved = Tensor.to(x, *rest, **kwargs) if rest or kwargs else x
         moved = moved.clone() if changed and moved is x else moved
         return self._places.put(moved, wanted) if moved is not x or changed else x

@@ -48,6 +48,8 @@ class Predictive:
         names: what an estimator calls the columns: the labels of its K classes, of several labels a row or of several
             outputs; empty where they have no names.
         frame: the library of the table that was predicted, as narwhals names it, whose tables `to_frame` gives.
+        dtype: the floating-point type of tensors that are answered: of a network that of its parameters, but float32
+            for half precision. All is computed in float64.
     """
 
     latent: Latent
@@ -59,6 +61,7 @@ class Predictive:
     imputed: np.ndarray | None = None
     names: tuple[Any, ...] = ()
     frame: str = "pandas"
+    dtype: torch.dtype = torch.float64
 
     @property
     def classes(self) -> Array:
@@ -362,7 +365,9 @@ class Predictive:
             InputError: if names do not fit, the level is outside (0, 1), or outputs are dense.
         """
         refuse_dense(self, "Read a dense answer's arrays: its positions are no rows of a table.")
-        p = self if self.arrays else replace(self, arrays=True)  # this one has its integrals at hand
+        p = (
+            self if self.arrays else replace(self, arrays=True, dtype=torch.float64)
+        )  # this one has its integrals at hand
         imputed = {"imputed": p.imputed} if p.imputed is not None and p.imputed.any() else {}
         if not p.likelihood.discrete:
             _refuse_given("classes", classes, "a regression")
@@ -456,8 +461,9 @@ class Predictive:
     def _give(self, value: Tensor, *, leading: int = 0) -> Array:
         if len(self._shape) > 1:
             value = value.unflatten(leading, self._shape)
-        # NumPy answers are copies: a caller's write must not reach the frozen result.
-        return value.detach().cpu().numpy().copy() if self.arrays else value.clone()
+        # Answers are copies: a caller's write must not reach the frozen result.
+        given = value.to(self.dtype if value.is_floating_point() else value.dtype, copy=True)
+        return given.detach().cpu().numpy() if self.arrays else given
 
 
 def by_trials(predictive: Predictive, trials: np.ndarray | None) -> Iterator[tuple[np.ndarray, Predictive]]:

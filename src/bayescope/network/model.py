@@ -150,6 +150,11 @@ class NetworkModel(Model):
         """The same function, whose answers can be differentiated in x."""
         return replace(self, graph=True, recordings=None)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The floating-point type of the random parameters."""
+        return next(iter(self.weights.parameters(self.module).values())).dtype
+
     @cached_property
     def flat(self) -> Tensor:
         """The random weights of the module, shape (P,), float64."""
@@ -364,8 +369,7 @@ class NetworkModel(Model):
         """Whether θ is the module's, up to the rounding of its parameters."""
         if theta.ndim > 1:
             return False
-        dtype = next(iter(self.weights.parameters(self.module).values())).dtype
-        return torch.equal(theta.detach().to(self.flat.device, dtype), self.flat.to(dtype))
+        return torch.equal(theta.detach().to(self.flat.device, self.dtype), self.flat.to(self.dtype))
 
     def _rows(self, x: Inputs) -> Iterator[Inputs]:
         count = count_rows(x)

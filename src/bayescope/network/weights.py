@@ -114,10 +114,17 @@ class Weights:
 
         Raises:
             OptionError: if a name or glob matches no parameter; the message has the closest name or lists them.
-            InputError: if a chosen parameter is frozen or complex, a mask has another shape, or nothing is chosen.
+            InputError: if a chosen parameter is frozen or complex, a mask has another shape, nothing is chosen, or the
+                chosen parameters are not on one device.
         """
         if isinstance(choice, Weights):
             return choice
+        found = cls._selected(module, choice, last_layer)
+        _check_one_device(found.parameters(module))
+        return found
+
+    @classmethod
+    def _selected(cls, module: nn.Module, choice: Any, last_layer: Callable[[], Sequence[str]] | None) -> Weights:
         trainable = dict(_trainable(module))
         if not trainable:
             raise InputError("model: expected a parameter with requires_grad=True, got none. Unfreeze what is random.")
@@ -252,6 +259,22 @@ def _check_real(chosen: Mapping[str, Tensor]) -> None:
             raise InputError(
                 f"weights: expected real numbers, got complex ones in {name!r}. Keep them as pairs of real numbers "
                 "(torch.view_as_complex(self.w) with a last axis of 2), or leave them out of `weights`."
+            )
+
+
+def _check_one_device(chosen: Mapping[str, Tensor]) -> None:
+    first = next(iter(chosen))
+    for name, parameter in chosen.items():
+        if parameter.device.type == "meta":
+            raise InputError(
+                f"model: expected parameters with numbers, got {name!r} on torch's device 'meta', which keeps none. "
+                "Load them: model.to_empty(device='cpu'), then model.load_state_dict(...)."
+            )
+        if parameter.device != chosen[first].device:
+            raise InputError(
+                f"model: expected random weights on one device, got {first!r} on {chosen[first].device} and {name!r} on "
+                f"{parameter.device}. Move the module, model.to({str(chosen[first].device)!r}), or name weights on one "
+                "device in weights=."
             )
 
 

@@ -132,13 +132,13 @@ def check_sizes(what: str, values: Tensor, leading: int = 0, limit: float = chec
     )
 
 
-def as_points(theta: ArrayLike, dim: int) -> Tensor:
-    """Points θ in float64, shape (..., P); a tensor keeps its graph, so that a density can be differentiated.
+def as_points(theta: ArrayLike, dim: int, device: torch.device) -> Tensor:
+    """Points θ in float64 on a device, shape (..., P); a tensor keeps its graph: a density can be differentiated.
 
     Raises:
         InputError: if the last dimension is not P = ``dim``.
     """
-    points = theta.to(torch.float64) if isinstance(theta, Tensor) else checks.float64("theta", theta)
+    points = (theta if isinstance(theta, Tensor) else checks.float64("theta", theta)).to(device, torch.float64)
     if points.ndim == 0 or points.shape[-1] != dim:
         raise InputError(f"theta: expected shape (..., {dim}), got {tuple(points.shape)}.")
     return points

@@ -137,7 +137,7 @@ class GaussianPosterior(Posterior):
                 "log_prob: expected weights with a density, got some that are at least 0, and 0 with a probability. "
                 "Ask for mean, covariance or draws."
             )
-        point = as_points(theta, self.precision.dim)
+        point = as_points(theta, self.precision.dim, self.location.device)
         u = point if self.transform is None else self.transform.inverse(point)
         density = log_normal(u - self.location, self.precision)
         return density if self.transform is None else density - self.transform.log_jacobian(u)

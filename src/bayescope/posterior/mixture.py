@@ -125,7 +125,7 @@ class MixturePosterior(Posterior):
             UndefinedQuantityError: if the components are points.
         """
         self._check_one_space("log_prob")
-        point = as_points(theta, self.components[0].sizes[0])
+        point = as_points(theta, self.components[0].sizes[0], self.log_weights.device)
         parts = [component for component in self.components if isinstance(component, GaussianPosterior)]
         if len(parts) < len(self.components):
             raise self.record.undefined("log_prob", "has components that are points, which have no density.")

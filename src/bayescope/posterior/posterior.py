@@ -18,6 +18,7 @@ from bayescope.likelihoods import IntegralName, Likelihood, described
 from bayescope.memory import draw_count, require_memory
 from bayescope.models import Model
 from bayescope.network.inputs import leaves
+from bayescope.network.model import network_of
 from bayescope.network.prediction_data import input_batches
 from bayescope.posterior.answer import Answer, Options, check_top
 from bayescope.posterior.arviz_groups import Groups, inference_data, row_groups
@@ -235,6 +236,15 @@ class Posterior(ABC):
         """Further columns of a table of the weights."""
         return {}
 
+    @property
+    def _dtype(self) -> torch.dtype:
+        """The floating-point type of tensors that are answered: half precision has too few digits for variances."""
+        found = torch.float64
+        for model in self._models():
+            if (network := network_of(model)) is not None:
+                found = torch.promote_types(network.dtype, torch.float32)
+        return found
+
     def _models(self) -> Sequence[Model]:
         """The models whose weights these are."""
         return () if self.function is None else (self.function,)
@@ -300,7 +310,8 @@ class Posterior(ABC):
                 and the notes say what was done.
 
         Returns:
-            An immutable `Predictive`, in NumPy arrays where x is not a tensor.
+            An immutable `Predictive`, in NumPy arrays where x is not a tensor. Tensors have the floating-point type of
+            a network's parameters, float32 where these are in half precision.
 
         Raises:
             UndefinedQuantityError: if the posterior is of a bare log density, which predicts nothing.
@@ -323,7 +334,7 @@ class Posterior(ABC):
         with torch.set_grad_enabled(differentiable):
             rows, answer = self._answered(x, options, self.function, self.likelihood)
         if rows.offset is not None:
-            added = torch.from_numpy(rows.offset.reshape(len(rows.offset), -1))
+            added = torch.from_numpy(rows.offset.reshape(len(rows.offset), -1)).to(answer.latent.mean.device)
             answer = answer._replace(latent=answer.latent.shifted(added))
         notes = {"posterior": self.record.method, "latent": answer.note}
         if rows.missing is not None:
@@ -332,7 +343,8 @@ class Posterior(ABC):
         # What comes back follows what went in, also where an estimator reads it.
         arrays = not has_tensors(rows.values if self.reader is None or rows is x else x)
         asked = answer.top if top is None else answer.top or TopClasses.of(answer.latent.mean, top)
-        return Predictive(answer.latent, self.likelihood, arrays, notes, answer.shape, asked, imputed)
+        dtype = torch.float64 if arrays else self._dtype
+        return Predictive(answer.latent, self.likelihood, arrays, notes, answer.shape, asked, imputed, dtype=dtype)
 
     def _answered(
         self, x: object, options: Options, function: Model, likelihood: Likelihood
@@ -402,6 +414,9 @@ class Posterior(ABC):
                 can be climbed (Thompson sampling). The weights drawn are the same as without it; the memory is that
                 of `predict` with ``differentiable=True``.
 
+        Returns:
+            A tensor: where x is one, in the type of `predict`'s answers, else in float64.
+
         Raises:
             UndefinedQuantityError: if the posterior is of a bare log density.
             InputError: if gradients are asked for and x requires none.
@@ -410,13 +425,14 @@ class Posterior(ABC):
         q, function = self._asked("sample_functions", x, differentiable)
         with torch.set_grad_enabled(differentiable):
             source, answered, found = checks.generator(generator), 0, []
-            start = source.get_state()
+            start, tensors = source.get_state(), has_tensors(x)
             for rows in q._batches(x):
                 source.set_state(start)  # the same draws of the weights for all batches
                 answered += len(rows)
                 count = draw_count(n, answered * function.outputs)
+                tensors = tensors or (q.reader is None and has_tensors(rows.values))
                 found.append(q._functions(rows.values, function, count, source))
-            return torch.cat(found, 1)
+            return torch.cat(found, 1).to(q._dtype if tensors else torch.float64)
 
     @outside_inference_mode
     def joint_latent(self, x: object, *, differentiable: bool = False) -> JointLatent:
