@@ -221,5 +221,13 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[Places]:
     for name, pretence in pretences.items():
         monkeypatch.setattr(torch.cuda, name, pretence)
     monkeypatch.setattr(torch, "Generator", Generator)
+    from_numpy = torch.from_numpy
+
+    def of_array(array: Any) -> Tensor:  # no mode sees it
+        made = places.put(from_numpy(array), HOST)
+        places.note("made on cpu", made)
+        return made
+
+    monkeypatch.setattr(torch, "from_numpy", of_array)
     with _Calls(places), _Ops(places):
         yield places

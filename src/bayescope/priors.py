@@ -72,6 +72,14 @@ class Prior:
         each[some] = precision
         return Prior(each, self.mean, self.flat)
 
+    def on(self, device: torch.device) -> Prior:
+        """The same prior with its numbers on a device, where a mean of one number is not copied as P of them."""
+        numbers = [each for each in (self.precision, self.mean) if isinstance(each, Tensor)]
+        if all(each.device == device for each in numbers):
+            return self
+        precision = self.precision.to(device) if isinstance(self.precision, Tensor) else self.precision
+        return Prior(precision, self.mean.to(device), self.flat)
+
     def centre(self, dim: int) -> Tensor:
         """The prior mean of each weight, shape (P,)."""
         return _vector("prior mean", self.mean, dim)

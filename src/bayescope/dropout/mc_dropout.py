@@ -229,7 +229,7 @@ def mc_dropout(
         notes, trace = {"rows": f"{training.rows.rows:,}"}, _NO_TRACE
         start = first_likelihood(noisy, training.rows.targets)
         if trains:
-            prior = network_prior(1.0 if prior_precision is None else prior_precision, network.weights)
+            prior = network_prior(1.0 if prior_precision is None else prior_precision, network.weights, network.module)
             outcome, start, more = train(network, training, noisy, start, prior)
             notes |= more
             trace = outcome.trace

@@ -154,7 +154,7 @@ class Members:
         options = replace(self.options, generator=seed, checkpoint=path)
         data = _resampled_rows(self.data, seed) if self.bootstrap else self.data
         with prepared(options, module, data, self.likelihood, self.weights) as training:
-            prior = network_prior(self.prior_precision, training.weights)
+            prior = network_prior(self.prior_precision, training.weights, training.module)
             outcome = training.to_mode(prior)
             few, rows = training.rows.few[0], training.rows.rows
             return Trained([training.function()], few, rows, prior, [outcome], outcome.trace, "")
@@ -163,7 +163,7 @@ class Members:
         """Train one stack of all."""
         few, likelihood, held_out = training.rows.few[0], self.likelihood, training.held_out()
         stack = Stack(modules, vectorized=True)
-        prior = network_prior(self.prior_precision, training.weights)
+        prior = network_prior(self.prior_precision, training.weights, training.module)
         best: Validation | None = None
         objective = NegativeLogJoint(
             stack, training.weights, training.rows.rows, likelihood, prior,

@@ -192,7 +192,7 @@ def _fitted(
     with torch.inference_mode(False), torch.no_grad():
         network = Network.trace(module, inputs, weights=weights)
     function = NetworkModel.of(network, inputs)
-    prior = network_prior(prior_precision, network.weights)
+    prior = network_prior(prior_precision, network.weights, network.module)
     slope = read_slope(module, network.weights, batches, likelihood, progress=progress)
     free = free_memory(network.indices[0].device) // 2
     training = TrainingData(

@@ -138,7 +138,7 @@ class KernelPrecision(Precision):
             kernel = self._rows.kernel(prior.diagonal().reciprocal())
         else:
             kernel = self._rows.kernel_of(prior.solve)
-        return torch.eye(self._rows.count).to(kernel) + kernel * self._factor
+        return torch.eye(self._rows.count, dtype=kernel.dtype, device=kernel.device) + kernel * self._factor
 
     @cached_property
     def _lower(self) -> Tensor:
@@ -148,14 +148,14 @@ class KernelPrecision(Precision):
 
     def _forward(self, b: Tensor) -> Tensor:
         """(I − c P₀⁻¹UᵀYU) b, shape (P, R)."""
-        shifted = self._lower + torch.eye(len(self._lower)).to(self._lower)
+        shifted = self._lower + torch.eye(len(self._lower), dtype=self._lower.dtype, device=self._lower.device)
         inner = torch.linalg.solve_triangular(shifted, self._rows.multiply(b), upper=False)
         inner = torch.linalg.solve_triangular(self._lower.mT, inner, upper=True)
         return b - self._prior.solve(self._rows.transpose_multiply(inner)) * self._factor
 
     def _transposed(self, b: Tensor) -> Tensor:
         """(I − c UᵀYᵀU P₀⁻¹) b, shape (P, R)."""
-        shifted = self._lower + torch.eye(len(self._lower)).to(self._lower)
+        shifted = self._lower + torch.eye(len(self._lower), dtype=self._lower.dtype, device=self._lower.device)
         inner = torch.linalg.solve_triangular(self._lower, self._rows.multiply(self._prior.solve(b)), upper=False)
         inner = torch.linalg.solve_triangular(shifted.mT, inner, upper=True)
         return b - self._rows.transpose_multiply(inner) * self._factor

@@ -198,7 +198,7 @@ def fit_evidence(
             first = _starting(likelihood, noise_variance, training, noise=noise)
             climber = EvidenceClimber(
                 LaplaceOptions(first, training.weights, curved=curved), data, training,
-                network_prior(start, training.weights), share_prior, climbs, prior=prior, noise=noise,
+                network_prior(start, training.weights, training.module), share_prior, climbs, prior=prior, noise=noise,
                 names=names,
             )  # fmt: skip
             if climbs.burn_in is None:

@@ -78,7 +78,8 @@ class LaplaceOptions:
             row = batches.example()[0]
         function = NetworkModel.of(curvature.network, row)
         fit = LaplaceFit(
-            curvature, function, function.flat, network_prior(prior_precision, function.weights), self.likelihood,
+            curvature, function, function.flat,
+            network_prior(prior_precision, function.weights, function.module), self.likelihood,
             temperature=self.temperature,
         )  # fmt: skip
         if not gradient:

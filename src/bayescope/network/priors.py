@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, OptionError, UnsupportedError
@@ -17,14 +17,15 @@ from bayescope.sparse_priors import SparsePrior
 PriorPrecision = float | Tensor | np.ndarray | Mapping[str, object] | Prior
 
 
-def network_prior(prior_precision: PriorPrecision, weights: Weights) -> Prior:
-    """N(0, diag(prior_precision)⁻¹) over the random weights, or a prior, unchanged.
+def network_prior(prior_precision: PriorPrecision, weights: Weights, module: nn.Module | None = None) -> Prior:
+    """N(0, diag(prior_precision)⁻¹) over the random weights, or a prior, on the device of the weights.
 
     Args:
         prior_precision: a positive number; shape (P,); a dict with a number for each name; or a `Prior`. A name is that
             of a parameter ("0.weight"), a glob ("*.bias"), or a module ("0", which stands for its parameters); together
             they name each random parameter once. The unit is one over the weight's unit squared.
         weights: which weights are random.
+        module: that has them; without it the numbers stay where they are.
 
     Raises:
         InputTypeError: if it is not one of these.
@@ -38,8 +39,10 @@ def network_prior(prior_precision: PriorPrecision, weights: Weights) -> Prior:
                 "prior_precision: expected a proper prior for the weights of a network, got one that is flat for "
                 f"{prior_precision.flat} of them. Flat intercepts are for linear models."
             )
-        return prior_precision
-    return Prior(prior_diagonal(prior_precision, weights))
+        prior = prior_precision
+    else:
+        prior = Prior(prior_diagonal(prior_precision, weights))
+    return prior if module is None else prior.on(next(iter(weights.parameters(module).values())).device)
 
 
 def prior_diagonal(prior_precision: object, weights: Weights) -> Tensor:

@@ -113,7 +113,7 @@ def sgmcmc(
     with prepared(run, model, data, likelihood, weights) as ready:
         plan = DrawPlan.of(options, ready.rows)
         training = replace(ready, options=replace(run, epochs=plan.epochs))
-        prior, rows = network_prior(prior_precision, training.weights), training.rows
+        prior, rows = network_prior(prior_precision, training.weights, training.module), training.rows
         stack, how = stacked(training, prior if start == "prior" else None, chains)
         objective = NegativeLogJoint(stack, training.weights, rows.rows, likelihood, prior)
         collector = Collector(stack, training.weights, plan)

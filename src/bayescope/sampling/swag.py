@@ -167,7 +167,7 @@ def swag(
         if chosen.batch_size is None and not training.rows.in_batches:
             # Few enough for `STEPS` an epoch, and two at least: of one row, batch norm could see no spread.
             training.rows.resize(min(OWN_BATCH_SIZE, max(2, math.ceil(training.rows.rows / STEPS))))
-        prior = network_prior(prior_precision, training.weights)
+        prior = network_prior(prior_precision, training.weights, training.module)
         joint = NegativeLogJoint(training.module, training.weights, training.rows.rows, likelihood, prior)
         trajectory = Trajectory(training.module, training.weights, rank, collection)
 

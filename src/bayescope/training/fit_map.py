@@ -80,7 +80,7 @@ def fit_map(
     inplace, likelihood = checks.flag("inplace", inplace), resolve(likelihood)
     model = with_output(model, options, inplace=inplace)
     with prepared(chosen, model, data, likelihood, weights, inplace=inplace) as training:
-        prior = network_prior(prior_precision, training.weights)
+        prior = network_prior(prior_precision, training.weights, training.module)
         outcome = training.to_mode(prior)
         outcome.warn()
         function = training.function()

@@ -89,7 +89,7 @@ class Start:
         weights, module, groups = training.weights, training.module, None
         if isinstance(prior_precision, str) and prior_precision == EVIDENCE:
             groups, prior_precision = _groups(training, options.groups), 1.0
-        prior = _independent(network_prior(prior_precision, weights))
+        prior = _independent(network_prior(prior_precision, weights, module))
         trained = sds is not None or bool(layer_scales) or _is_laplace(options.initial_sd)
         first = LearntLikelihood(_first_likelihood(training, trained=trained), training.likelihood.learnable)
         hyperparameters = Hyperparameters(prior, groups, first)
