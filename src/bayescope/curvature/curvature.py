@@ -25,13 +25,14 @@ from bayescope.curvature.passes import Passes
 from bayescope.curvature.plan import plan_network
 from bayescope.keywords import picked, takes
 from bayescope.layers.output_choice import OutputChoice
-from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
+from bayescope.likelihoods import Likelihood, LikelihoodName
 from bayescope.module_copies import twin
 from bayescope.network.batches import Batches, Data
 from bayescope.network.forward import reading
 from bayescope.network.guard import check_readable, unwrapped, with_output
 from bayescope.network.network import Network
 from bayescope.network.priors import PriorPrecision, by_parameter, owners, resolved_prior
+from bayescope.network.row_weights import likelihood_of_rows
 from bayescope.network.shards import require_same_function, require_same_weights
 from bayescope.network.weights import Choice, by_variance
 from bayescope.precision import STRUCTURES, BlockPrecision, Precision
@@ -169,7 +170,7 @@ def fit_curvature(
         MemoryBudgetError: if the run would take more than the budget; nothing has been read then.
         ProcessError: on all processes, if one of them has failed or died, or they are called with other options.
     """
-    given, chosen = picked(CurvatureOptions, options).checked(), resolve(likelihood)
+    given, chosen = picked(CurvatureOptions, options).checked(), likelihood_of_rows(likelihood, data)
     check_readable(model := unwrapped(with_output(model, options)))  # on all processes at once
     model, source = twin(model), checks.generator(generator)
     require_same_weights(model)

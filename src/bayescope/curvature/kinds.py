@@ -106,10 +106,21 @@ class Observations:
             cotangents: the most that a chunk may hold; ``None`` for all.
         """
         if curvature == "fisher":
-            yield self.likelihood.gradient(self.f, self.drawn(seed)).reshape(1, *self.shape)
+            yield self._scores(self.drawn(seed)).reshape(1, *self.shape)
             return
-        columns = self.root() if curvature == "ggn" else self.likelihood.gradient(self.f, self.y)[None]
+        columns = self.root() if curvature == "ggn" else self._scores(self.likelihood.apart(self.y)[0])[None]
         yield from _spread(columns, self.shape, cotangents)
+
+    @property
+    def row_weights(self) -> Tensor | None:
+        """The weight of each row, shape (N,); ``None`` where all count once."""
+        weights = self.likelihood.apart(self.y)[1]
+        return None if weights is None else weights.reshape(self.shape[0], -1)[:, 0]
+
+    def _scores(self, outcomes: Tensor) -> Tensor:
+        """√w ∂ log p(y∣f)/∂f at some outcomes, shape (M, C): its squares are those of w equal rows."""
+        scores, weights = self.likelihood.unweighted.gradient(self.f, outcomes), self.likelihood.apart(self.y)[1]
+        return scores if weights is None else scores * weights.sqrt().to(scores)[:, None]
 
     def seeds_below(self, matrix: Tensor, cotangents: int | None) -> Iterator[Tensor]:
         """The cotangents of the GGN at h, where f = W h + b: columns of a root of WᵀΛW, as `seeds` gives those of Λ.
@@ -156,13 +167,14 @@ class Observations:
         slots = (which * DRAWN_TOGETHER + numbers % DRAWN_TOGETHER).to(self.f.device)
         padded = self.f.new_zeros(len(ranges) * DRAWN_TOGETHER, self.f.shape[1])
         padded[slots] = self.f
+        plain, y = self.likelihood.unweighted, self.likelihood.apart(self.y)[0]
         draws = [
-            self.likelihood.sample(f, torch.Generator().manual_seed(seed + place))
+            plain.sample(f, torch.Generator().manual_seed(seed + place))
             for place, f in zip(ranges.tolist(), padded.split(DRAWN_TOGETHER), strict=True)
         ]
-        drawn = torch.cat([self.y[:0], *draws])[slots]
-        labelled = self.likelihood.labelled(self.y)
-        return drawn if labelled is None else torch.where(labelled, drawn, self.y)
+        drawn = torch.cat([y[:0], *draws])[slots]
+        labelled = plain.labelled(y)
+        return drawn if labelled is None else torch.where(labelled, drawn, y)
 
 
 def _spread(columns: Tensor, shape: tuple[int, ...], cotangents: int | None) -> Iterator[Tensor]:

@@ -32,6 +32,10 @@ DIFFERS = (
 )
 
 
+# Takes a tape, whether it is the first of its rows, and what each row counts, ``None`` for once.
+AddTape = Callable[[Tape, bool, Tensor | None], None]
+
+
 @final
 class Passes:
     """What is the same in all passes over the data of one fit.
@@ -76,8 +80,8 @@ class Passes:
         self._curvature, self._seed, self._progress = curvature, seed, progress
         self._at_once, self._cotangents = rows, cotangents
 
-    def run(self, add: Callable[[Tape, bool], None], *, moments: bool = False, positions_apart: bool = True) -> None:
-        """Gives every tape of one pass to ``add``, with whether it is the first of its rows.
+    def run(self, add: AddTape, *, moments: bool = False, positions_apart: bool = True) -> None:
+        """Gives every tape of one pass to ``add``, with whether it is the first of its rows, and with their weights.
 
         Args:
             add: takes a tape.
@@ -101,7 +105,7 @@ class Passes:
             for tape, fresh in tapes:
                 # Autocast is for the network's own products; those of the sums keep the dtype of the tape.
                 with torch.autocast(recording.outputs.device.type, enabled=False):
-                    add(tape, fresh)
+                    add(tape, fresh, observations.row_weights)
                 del tape  # else its cotangents would be there while the next ones travel
             return observations
 

@@ -28,7 +28,7 @@ from bayescope.curvature.options import (
 from bayescope.errors import InputError, MemoryBudgetError
 from bayescope.keywords import picked, takes
 from bayescope.layers.output_choice import OutputChoice
-from bayescope.likelihoods import Likelihood, LikelihoodName, read_targets, resolve
+from bayescope.likelihoods import Likelihood, LikelihoodName, read_targets
 from bayescope.memory import free_memory, readable
 from bayescope.module_copies import twin
 from bayescope.network.batches import Batches, Data
@@ -37,6 +37,7 @@ from bayescope.network.guard import check_readable, unwrapped, with_output
 from bayescope.network.inputs import Inputs, count_rows, map_tensors, take_rows, tensors
 from bayescope.network.network import Network
 from bayescope.network.positions import HEAD_COPIES
+from bayescope.network.row_weights import likelihood_of_rows
 from bayescope.network.trace import PROBES
 from bayescope.network.weights import Choice, by_variance, largest_magnitude
 from bayescope.precision import STRUCTURES
@@ -235,10 +236,11 @@ def plan(
         UnsupportedError: if the kind and the structure do not go together.
         InputError: if the data do not fit the model or the likelihood.
     """
-    chosen, given = resolve(likelihood), picked(CurvatureOptions, options).checked(sized=False)
+    given = picked(CurvatureOptions, options).checked(sized=False)
     check_readable(model := unwrapped(with_output(model, options)))
     model = twin(model)
     with reading(model), alone():
+        chosen = likelihood_of_rows(likelihood, data)
         inputs, targets = Batches(data, model, batch_size=given.batch_size).first()
     weights = largest_magnitude(weights.count) if by_variance(weights) else weights
     network = Network.trace(model, inputs, weights=weights)

@@ -25,8 +25,9 @@ from bayescope.errors import InputError, InputTypeError, UnsupportedError
 from bayescope.keywords import picked, takes
 from bayescope.latent import DrawsLatent
 from bayescope.layers.output_choice import OutputChoice
-from bayescope.likelihoods import Likelihood, LikelihoodName, described, hyperparameters_of, resolve
+from bayescope.likelihoods import Likelihood, LikelihoodName, Weighted, described, hyperparameters_of, resolve
 from bayescope.network import NetworkModel, network_prior, row_total, row_totals, with_output
+from bayescope.network.row_weights import likelihood_of_rows
 from bayescope.posterior import DEFAULT_PASSES, ImplicitPosterior, Record
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
@@ -221,11 +222,13 @@ def mc_dropout(
     network = Stochastic.of(with_output(model, options), rate, before, seen=data is not None)
     if data is None:
         return _as_it_is(network, _with_noise(likelihood, weight_decay, prior_precision, network.rates(), rows))
-    with prepared(chosen, network.module, data, resolve(likelihood), network.weights, inplace=True) as training:
+    of_rows = likelihood_of_rows(likelihood, data)
+    with prepared(chosen, network.module, data, of_rows, network.weights, inplace=True) as training:
         if rate is not None:
             network = network.inserted(rate, before, training.rows.few[0])
         _look(network, training)
         noisy = _with_noise(likelihood, weight_decay, prior_precision, network.rates(), training.rows.rows)
+        noisy = _of_weighted_rows(noisy, of_rows)
         notes, trace = {"rows": f"{training.rows.rows:,}"}, _NO_TRACE
         start = first_likelihood(noisy, training.rows.targets)
         if trains:
@@ -240,7 +243,7 @@ def mc_dropout(
             notes |= note
         elif not trains:
             _refuse("a noise variance to learn from it, or epochs=", {"validation": chosen.validation})
-        return _posterior(network, training.rows.outputs, noisy, notes, trace)
+        return _posterior(network, training.rows.outputs, noisy.unweighted, notes, trace)
 
 
 def _as_it_is(network: Stochastic, likelihood: Likelihood) -> ImplicitPosterior:
@@ -255,6 +258,23 @@ def _as_it_is(network: Stochastic, likelihood: Likelihood) -> ImplicitPosterior:
             "bs.Gaussian(noise_variance=...), data= with epochs=0, or weight_decay=, rows= and prior_precision=."
         )
     return _posterior(network, 0, likelihood, {}, _NO_TRACE)
+
+
+def _of_weighted_rows(noisy: Likelihood, of_rows: Likelihood) -> Likelihood:
+    """The likelihood, of rows with weights where the data have them.
+
+    Raises:
+        UnsupportedError: if a noise is to be learnt from rows with weights.
+    """
+    if of_rows.mean_weight is None or noisy.mean_weight is not None:
+        return noisy
+    if noisy.learnable:
+        raise UnsupportedError(
+            "likelihood: expected a noise variance for rows with weights, got 'evidence'. Give "
+            "bs.Gaussian(noise_variance=...)."
+        )
+    assert isinstance(of_rows, Weighted)
+    return replace(of_rows, likelihood=noisy)
 
 
 def _look(network: Stochastic, training: Training) -> None:

@@ -18,10 +18,11 @@ from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
 from bayescope.keywords import picked, takes
 from bayescope.layers.output_choice import OutputChoice
-from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
+from bayescope.likelihoods import Likelihood, LikelihoodName
 from bayescope.module_copies import module_copy
 from bayescope.network import NetworkModel, network_prior, row_totals, unwrapped, with_output
 from bayescope.network.inputs import Inputs, count_rows, map_arrays, map_tensors
+from bayescope.network.row_weights import likelihood_of_rows
 from bayescope.posterior import DrawsPosterior, MixturePosterior, PointPosterior, Record
 from bayescope.priors import Prior
 from bayescope.private_draws import private_draws
@@ -312,14 +313,14 @@ def ensemble(
     bootstrap = checks.flag("bootstrap", bootstrap)
     if chosen.epochs == 0:
         _refuse_training({**options, "side_by_side": side_by_side, "bootstrap": bootstrap or None})
-    likelihood = resolve(likelihood)
+    likelihood = likelihood_of_rows(likelihood, data)
     source = present().common_generator(checks.generator(chosen.generator))
     seeds = [checks.seed_from(source) for _ in range(_count(make_model, members))]
     modules = [with_output(module, options) for module in _made(make_model, seeds)]
     found = Members(chosen, data, likelihood, weights, prior_precision, bootstrap).trained(modules, seeds, side_by_side)
     any(outcome.warn() for outcome in found.outcomes)  # of the first that has not converged
     notes = _notes(found, seeds, bootstrap=bootstrap) if chosen.epochs != 0 else _as_given(found)
-    return _posterior(found, notes, likelihood, None if chosen.epochs == 0 else found.prior)
+    return _posterior(found, notes, likelihood.unweighted, None if chosen.epochs == 0 else found.prior)
 
 
 def _refuse_training(given: Mapping[str, Any]) -> None:

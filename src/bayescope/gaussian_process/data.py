@@ -104,7 +104,7 @@ class TrainingData:
             cotangents=self.cotangents, progress=self.progress,
         )  # fmt: skip
         with torch.no_grad():
-            passes.run(lambda tape, _: add(tape))
+            passes.run(lambda tape, *_: add(tape))
 
     def _batches(self, chosen: Tensor | None) -> Iterator[tuple[Any, Tensor]]:
         first, fingerprint = 0, Fingerprint()

@@ -39,6 +39,7 @@ from bayescope.network.guard import with_output
 from bayescope.network.model import NetworkModel
 from bayescope.network.network import Network
 from bayescope.network.priors import PriorPrecision, network_prior
+from bayescope.network.row_weights import likelihood_of_rows
 from bayescope.network.weights import Choice, by_variance
 from bayescope.posterior import Posterior, Record
 from bayescope.precision import Precision
@@ -135,7 +136,8 @@ def function_space(
     if word is not None:
         _check_tuned(word, approximation)
     noise = learns_noise(likelihood, word)
-    resolved, source = starting_likelihood(likelihood, learnt=word is not None), checks.generator(generator)
+    of_rows, source = likelihood_of_rows(likelihood, data), checks.generator(generator)
+    resolved = starting_likelihood(of_rows, learnt=word is not None)
     if resolved.learnable:
         asked = LaplaceOptions(resolved, weights, curved=CurvatureOptions(batch_size=batch_size))
         resolved = learnt_likelihood(asked, own_copy(model), data, source).likelihood

@@ -232,7 +232,7 @@ class LaplaceFit(Evidence):
 
     def predicting(self) -> GaussianPosterior:
         """The posterior as far as predictions go: without its evidence."""
-        return GaussianPosterior(self.mode, self.precision(), _MADE, self.function, self.likelihood)
+        return GaussianPosterior(self.mode, self.precision(), _MADE, self.function, self.likelihood.unweighted)
 
     @cached_property
     def _own_precision(self) -> Precision:

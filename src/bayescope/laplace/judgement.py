@@ -111,8 +111,6 @@ def compared(q: Posterior, fit: LaplaceFit, limits: Limits = LIMITS) -> LossComp
         limits: how much is read.
     """
     sums = [0.0, 0.0, 0.0]
-    if fit.likelihood.mean_weight is not None:
-        return None
     for block in _blocks(fit, limits):
         found = _losses(q, fit, limits, *block)
         sums = [total + more for total, more in zip(sums, found, strict=True)]
@@ -288,9 +286,10 @@ def _blocks(fit: LaplaceFit, limits: Limits) -> Iterator[tuple[Any, Tensor, int]
     """
     outputs = fit.function.outputs
     for inputs, y in fit.sample:
-        alone = fit.likelihood.domain.joined and y.ndim == 2
+        given = fit.likelihood.as_given(y)[0]
+        alone = fit.likelihood.domain.joined and given.ndim == 2
         numbers = 1 if fit.likelihood.domain.kind in ("classes", "ordered") else outputs
-        positions = 1 if alone else max(1, y[0].numel() // numbers)
+        positions = 1 if alone else max(1, given[0].numel() // numbers)
         places = min(limits.places, positions)
         most = len(y) if fit.function.is_last_layer(inputs, fit.mode) else limits.cotangents // outputs
         count = min(len(y), max(limits.least, min(len(y), most) // places))
@@ -327,10 +326,12 @@ def _losses(
             each.unflatten(0, (len(outputs), -1))[:, chosen.to(f.device)].flatten(0, 1) for each in (f, targets)
         )
         latent = _latent(q, fit, limits.draws, inputs, f, chosen.to(f.device) if len(shape) > 1 else None)
-    log_prob = latent.log_prob(fit.likelihood, targets)
-    network = DrawsLatent(f[None]).log_prob(fit.likelihood, targets)
-    has_label = fit.likelihood.labelled(targets)
-    count = log_prob.numel() if has_label is None else int(has_label.sum())
+    plain, (targets, weights) = fit.likelihood.unweighted, fit.likelihood.apart(targets)
+    weights = torch.ones(len(targets), dtype=torch.float64) if weights is None else weights
+    weights = weights.to(f.device)
+    log_prob, network = (each.log_prob(plain, targets) * weights for each in (latent, DrawsLatent(f[None])))
+    has_label = plain.labelled(targets)
+    count = float((weights if has_label is None else weights[has_label]).sum())
     return count, -float(log_prob.sum()), -float(network.sum())
 
 

@@ -33,6 +33,7 @@ from bayescope.network.batches import Batches, Data
 from bayescope.network.guard import check_readable, unwrapped, with_output
 from bayescope.network.model import NetworkModel
 from bayescope.network.priors import PriorPrecision
+from bayescope.network.row_weights import likelihood_of_rows
 from bayescope.network.shards import require_same_weights
 from bayescope.network.weights import Choice
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, MixturePosterior, PointPosterior, Posterior, noted
@@ -132,7 +133,7 @@ def laplace(
     check_structure(structure := curved.structure, (*STRUCTURES, SAMPLES))
     if structure != SAMPLES:
         curved.checked()
-    asked = LaplaceOptions(resolve(likelihood), weights, temperature, progress, curved, tolerance)
+    asked = LaplaceOptions(likelihood_of_rows(likelihood, data), weights, temperature, progress, curved, tolerance)
     source = checks.generator(generator)
     if checks.choice("mixture", mixture, ("equal", "evidence")) != "equal" and not several:
         raise UnsupportedError(f"mixture: expected with a list of modules, got {mixture!r} for one. Leave it out.")
@@ -306,7 +307,7 @@ def starting_likelihood(likelihood: LikelihoodName | Likelihood, *, learnt: bool
             f"{found.learnable[0]}: 'evidence' goes with prior_precision='auto' or 'evidence', which learn both. "
             "Give its value, or take likelihood='gaussian' and learn a Gaussian's noise afterwards by tune_prior."
         )
-    return found if found.noise_variance is None else found.with_noise_variance(1.0)
+    return found if found.unweighted.noise_variance is None else found.with_noise_variance(1.0)
 
 
 # More data: the posterior becomes the prior, the mode moves, and Laplace's approximation is made anew.
@@ -342,6 +343,7 @@ def condition(asked: LaplaceOptions, function: NetworkModel, prior: Prior, *data
             "Take structure='kfac'."
         )
     given = data[0] if len(data) == 1 else tuple(data)
+    asked = replace(asked, likelihood=likelihood_of_rows(asked.likelihood.unweighted, given))
     fit = conditionable(asked.fit(_at_mode(asked, function, prior, given), given, prior), asked)
     if fit.distance is not None:
         fit.distance.warn("Give the new data in fewer, larger parts.")

@@ -117,7 +117,8 @@ def read_slope(
     ):
         for inputs, targets in batches:
             report(rows, rows, "the gradient")
-            sample.add(fingerprint.add(inputs, targets), inputs, targets, likelihood.labelled(targets))
+            labelled = likelihood.unweighted.labelled(likelihood.as_given(targets)[0])
+            sample.add(fingerprint.add(inputs, targets), inputs, targets, labelled)
             for some in row_blocks(len(targets), 1, at_once or len(targets)):
                 with torch.enable_grad(), explained(module, inputs):
                     f = call(module, owned(take_rows(inputs, some), copy=True))

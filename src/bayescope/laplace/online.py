@@ -31,6 +31,7 @@ from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
 from bayescope.network.batches import Data, row_totals
 from bayescope.network.guard import with_output
 from bayescope.network.priors import PriorPrecision, network_prior
+from bayescope.network.row_weights import likelihood_of_rows
 from bayescope.network.weights import Choice
 from bayescope.posterior import GaussianPosterior
 from bayescope.priors import Prior
@@ -188,7 +189,7 @@ def fit_evidence(
     names = tuple(name for name in resolve(likelihood).learnable if name != "noise_variance")
     _check_start_of_noise(noise_variance, learnt=noise)
     given = _starts(starts, prior_precision, inplace=inplace)
-    likelihood = resolve(likelihood)
+    likelihood = likelihood_of_rows(likelihood, data)
     curved = CurvatureOptions(curvature=curvature, structure=structure)
     best: tuple[EvidenceClimber, Outcome, LaplaceFit, Minibatches] | None = None
     for place, start in enumerate(given):
@@ -446,7 +447,7 @@ def _starting(likelihood: Likelihood, noise_variance: float | None, training: Tr
     """The likelihood to begin with: hyperparameters to be learnt begin where the targets alone suggest."""
     if noise_variance is not None:
         return likelihood.with_noise_variance(noise_variance)
-    if noise and likelihood.noise_variance is not None:  # by the name alone it has a value
+    if noise and likelihood.unweighted.noise_variance is not None:  # by the name alone it has a value
         likelihood = likelihood.with_noise_variance("evidence")
     return first_likelihood(likelihood, training.rows.targets)
 

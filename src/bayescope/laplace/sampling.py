@@ -109,7 +109,7 @@ def sample_posterior(
     record = Record("laplace, samples", notes=notes, trace={"residual": solution.trace}, instead=INSTEAD)
     offsets = solution.x[:, :count].mT
     draws = torch.cat([fit.mode + offsets, fit.mode - offsets])[None]
-    q = DrawsPosterior(draws, record, LinearizedModel(fit.function, fit.mode), fit.likelihood)
+    q = DrawsPosterior(draws, record, LinearizedModel(fit.function, fit.mode), fit.likelihood.unweighted)
     if not tuned:
         warn_if_worse(q, fit, TRAIN, Distance(max(squared, 0.0), gamma))
     return q
@@ -152,7 +152,7 @@ class _System:
         generator = self._batches.generator(generator)
         of_data = torch.zeros_like(of_prior)
 
-        def add(tape: Tape, fresh: bool) -> None:  # noqa: ARG001
+        def add(tape: Tape, fresh: bool, weights: Tensor | None) -> None:  # noqa: ARG001
             white = torch.randn(tape.rows, tape.outputs, count, dtype=torch.float64, generator=generator)
             of_data.add_(tape.transpose_multiply(white.to(self._like.device)).to(torch.float64))
 

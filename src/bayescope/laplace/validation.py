@@ -22,6 +22,7 @@ from bayescope.likelihoods import Likelihood, read_targets
 from bayescope.network.batches import Batches, Data, row_totals
 from bayescope.network.inputs import Inputs
 from bayescope.network.positions import Question, by_cotangent, by_pair
+from bayescope.network.row_weights import likelihood_of_rows
 from bayescope.posterior import MixturePosterior, Posterior, in_rows
 from bayescope.precision import (
     BlockPrecision,
@@ -98,17 +99,17 @@ def by_validation(
     if resolved == "monte_carlo":
         raise InputError("integral: expected one that draws nothing, 'quadrature' or 'mackay', got 'monte_carlo'.")
     ladders = [_Ladder.of(fit, each, resolved) for fit, each in zip(fits, groups, strict=True)]
-    tables, targets = _read(ladders, data, batch_size)
+    tables, targets, row_weights = _read(ladders, data, batch_size)
     log_weights = q.log_weights if isinstance(q, MixturePosterior) else torch.zeros(1, dtype=torch.float64)
-    rows = int(row_totals(len(targets))[0])
+    rows, total = row_totals(len(targets), float(row_weights.sum()))
     weights = log_weights.to(targets.device)
-    score = _GridLoss(tables, targets, weights, first, resolved, tuple(scales), rows)
+    score = _GridLoss(tables, targets, row_weights, weights, first, resolved, tuple(scales), total)
     best, nll = _search(score, len(groups[0]), len(scales))
     names = [f"prior precision of {name}" if len(groups[0]) > 1 else "prior precision" for name in groups[0].names]
     _warn_of_ends(score, best, nll, [*names, *scales], len(groups[0]))
     steps, nll = _refined(score, best, nll)
     tuned = [_moved(fit, each, steps, scales) for fit, each in zip(fits, groups, strict=True)]
-    note = f"by the NLL of {score.rows:,} held-out rows, {kind!r} groups, {resolved} integral, {nll:.4g} nats a row"
+    note = f"by the NLL of {rows:,.0f} held-out rows, {kind!r} groups, {resolved} integral, {nll:.4g} nats a row"
     return tuned, {"tuned": note}
 
 
@@ -234,11 +235,12 @@ class _GridLoss:
 
     tables: Sequence[_CovarianceTable]
     targets: Tensor
+    weights: Tensor
     log_weights: Tensor
     fit: LaplaceFit
     integral: str
     scales: tuple[str, ...]
-    rows: int
+    total: float
 
     def __call__(self, point: Sequence[float]) -> float:
         """In nats a row; ∞ outside the grid and where A would not be positive definite. Between rungs, interpolated."""
@@ -251,8 +253,9 @@ class _GridLoss:
         likelihood, scale = self._likelihood(steps), math.exp(STEP * sum(steps))
         parts = [self._latent(table, rungs, scale) for table in self.tables]
         latent = parts[0] if len(parts) == 1 else MixtureLatent(self.log_weights, parts)
-        log_likelihood = float(latent.log_prob(likelihood, self.targets).sum()) if len(self.targets) else 0.0
-        value = -row_totals(log_likelihood)[0] / self.rows
+        counted = len(self.targets)
+        log_likelihood = float((latent.log_prob(likelihood, self.targets) * self.weights).sum()) if counted else 0.0
+        value = -row_totals(log_likelihood)[0] / self.total
         return value if math.isfinite(value) else math.inf
 
     def _latent(self, table: _CovarianceTable, rungs: Sequence[float], scale: float) -> GaussianLatent:
@@ -260,15 +263,16 @@ class _GridLoss:
         return GaussianLatent(table.f, cov if cov.ndim == 3 else torch.diag_embed(cov), self.integral)
 
     def _likelihood(self, steps: Sequence[float]) -> Likelihood:
-        likelihood = self.fit.likelihood
+        likelihood = self.fit.likelihood.unweighted
         if "noise_variance" not in self.scales or likelihood.noise_variance is None:
             return likelihood
         return likelihood.with_noise_variance(self.fit.noise_variance * math.exp(STEP * steps[0]))
 
 
-def _read(ladders: Sequence[_Ladder], data: Data, batch_size: int) -> tuple[list[_CovarianceTable], Tensor]:
-    """The tables of all modes, and the targets, in one pass over the data; each process has those of its rows."""
-    function, likelihood = ladders[0].fit.function, ladders[0].fit.likelihood
+def _read(ladders: Sequence[_Ladder], data: Data, batch_size: int) -> tuple[list[_CovarianceTable], Tensor, Tensor]:
+    """The tables of all modes, the targets and their weights, in one pass; each process has those of its rows."""
+    function = ladders[0].fit.function
+    likelihood = likelihood_of_rows(ladders[0].fit.likelihood.unweighted, data)
     batches = Batches(data, function.module, batch_size=batch_size)
     example = batches.lent()
     read: list[list[tuple[Tensor, Tensor]]] = [[] for _ in ladders]
@@ -292,7 +296,9 @@ def _read(ladders: Sequence[_Ladder], data: Data, batch_size: int) -> tuple[list
         _CovarianceTable(torch.cat([f for f, _ in parts]), torch.cat([shares for _, shares in parts], 2), some)
         for some, parts in zip(valid, read, strict=True)
     ]
-    return tables, torch.cat(targets).to(tables[0].f.device)
+    y, weights = likelihood.apart(torch.cat(targets))
+    weights = torch.ones(len(y), dtype=torch.float64) if weights is None else weights
+    return tables, y.to(tables[0].f.device), weights.to(tables[0].f.device)
 
 
 def _blocks(groups: PriorGroups, fit: LaplaceFit) -> tuple[GroupBlock, ...]:

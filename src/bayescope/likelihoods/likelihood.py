@@ -384,6 +384,14 @@ class Likelihood(ABC):
         """p(y∣f)^power N(f; mean, variance) for one output, each (N,), where there is a formula, else ``None``."""
         return None
 
+    def as_given(self, y: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Targets as data have them, without the weights that may stand beside them, and these, shape (N,)."""
+        return y, None
+
+    def apart(self, y: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Canonical targets of `unweighted`, and the weight of each, shape (N,); ``None`` where each counts once."""
+        return y, None
+
     def labelled(self, y: Tensor) -> Tensor | None:
         """Which canonical targets are labels; ``None`` where none are ignored."""
         return None if self.domain.ignored is None else y != self.domain.ignored

@@ -125,7 +125,8 @@ class RowColumn(Likelihood):
 
     def outcomes(self, y: Tensor) -> Tensor:
         """The targets as the likelihood takes them: of one label a row, which several outputs decide, its number."""
-        return y[:, 0].long() if self.domain.kind in ("classes", "ordered") else y[:, :-1]
+        label = self.domain.kind in ("classes", "ordered") and y.shape[-1] == 2
+        return y[:, 0].long() if label else y[:, :-1]
 
     def _refuse(self) -> NoReturn:
         raise UnsupportedError(
@@ -139,15 +140,16 @@ class RowColumn(Likelihood):
 class Weighted(RowColumn):
     """p(y∣f)^w: log densities, gradients and curvatures of a row times its weight w, as if it were there w times.
 
-    A Kronecker factorisation takes the weights into the factor of the cotangents, not into that of the inputs.
-
     Attributes:
         likelihood: p(y∣f).
         mean_weight: of the rows it is for: this many observations stand behind each, where a noise variance is learnt.
+        beside: whether targets come with the weight of the row beside each number, shape (N, ..., 2), as
+            `bayescope.network` reads them from triples (inputs, targets, weights); else it is a last column.
     """
 
     likelihood: Likelihood
     mean_weight: float = 1.0
+    beside: bool = False
 
     column = "weights"
 
@@ -163,6 +165,16 @@ class Weighted(RowColumn):
         """
         if (column < 0).any():
             raise InputError("y: expected weights of at least 0 in the last column, got a negative one.")
+
+    def as_given(self, y: Tensor) -> tuple[Tensor, Tensor | None]:
+        return (y[..., 0], y[..., 1].reshape(len(y), -1)[:, 0]) if self.beside else (y, None)
+
+    def apart(self, y: Tensor) -> tuple[Tensor, Tensor | None]:
+        return self.outcomes(y), y[..., -1]
+
+    def labelled(self, y: Tensor) -> Tensor | None:
+        """Which canonical targets are labels."""
+        return self.likelihood.labelled(self.outcomes(y))
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         """w log p(y∣f), shape (..., N)."""

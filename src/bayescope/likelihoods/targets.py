@@ -12,6 +12,7 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.errors import BayescopeWarning, InputError, warn
 from bayescope.likelihoods.likelihood import Likelihood
+from bayescope.likelihoods.row_columns import Weighted
 
 # What rows of probabilities in single precision may miss a sum of 1 by.
 SUM_TOLERANCE = 1e-3
@@ -109,6 +110,11 @@ def read_targets(likelihood: Likelihood, targets: ArrayLike, shape: Sequence[int
     Raises:
         InputError: if the outputs have no column for C, the labels do not fit them, or one is outside the domain.
     """
+    if likelihood.mean_weight is not None:
+        given, weights = likelihood.as_given(torch.as_tensor(targets))
+        if weights is not None:
+            rows = read_targets(likelihood.unweighted, given, shape, first)
+            return Weighted.join(rows, weights.repeat_interleave(len(rows) // max(1, len(weights))))
     if len(shape) < 2:
         raise InputError(
             f"model: expected outputs of shape (N, C) or (N, …, C), got {tuple(shape)}. Give it one column for one "

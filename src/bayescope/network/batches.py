@@ -65,6 +65,7 @@ class Batches:
     Args:
         data: a ``DataLoader``; a ``Dataset``; a pair (X, y) of arrays, tensors or data frames, where X may be a dict or
             a tuple; or a list of batches. A batch is a pair, or a dict with its targets under a name of `TARGETS`.
+            Triples (X, y, weights of the rows) give targets that have the weight beside each number.
         module: the network.
         batch_size: rows at once where the data is not in batches already.
 
@@ -278,7 +279,7 @@ def _form(data: object) -> str:
         return LOADER
     if isinstance(data, Dataset):
         return DATA_SET
-    if isinstance(data, Mapping) or (isinstance(data, tuple) and len(data) == 2):
+    if isinstance(data, Mapping) or (isinstance(data, tuple) and len(data) in (2, 3)):
         return ARRAYS
     batches = isinstance(data, list) and all(isinstance(batch, Mapping | tuple | list) for batch in data)
     return BATCHES if batches else type(data).__name__

@@ -120,8 +120,10 @@ def explained(module: nn.Module, inputs: Inputs) -> Iterator[None]:
         raise
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         reason = (str(error) or type(error).__name__).rstrip(".")
+        several = isinstance(error, TypeError) and isinstance(inputs, Tensor)
+        advice = " Several inputs go into a tuple: ((x1, x2), y)." if several else _advice(module, inputs)
         raise InputError(
-            f"model: the network could not be run on inputs of {described(inputs)}: {reason}.{_advice(module, inputs)}"
+            f"model: the network could not be run on inputs of {described(inputs)}: {reason}.{advice}"
         ) from error
 
 
@@ -197,8 +199,8 @@ def target_name(batch: Mapping[str, Any]) -> str | None:
     if len(found) > 1:
         both = " and ".join(map(repr, found))
         raise InputError(
-            f"data: expected targets under {_NAMES} in the dict, got {both} in {list(batch)}. Leave one out, or give "
-            "pairs (dict of inputs, targets)."
+            f"data: expected targets under {_NAMES} in the dict, got {both}. Leave one out, or give pairs "
+            "(dict of inputs, targets)."
         )
     return found[0] if found else None
 
@@ -232,9 +234,11 @@ def _gathered(inputs: Any) -> Any:
 def pair_of(batch: object) -> tuple[Any, Any]:
     """Inputs and targets of a batch, or of a whole data set, as they were given.
 
+    Where there are weights of rows, the targets have them beside each number, shape (N, ..., 2); see `Weighted`.
+
     Raises:
-        InputTypeError: if it is no pair, nor a dict.
-        InputError: if it is a dict without targets.
+        InputTypeError: if it is no pair, no triple (inputs, targets, weights), nor a dict.
+        InputError: if it is a dict without targets, or the weights do not fit.
     """
     if isinstance(batch, Mapping):
         name = target_name(batch)
@@ -246,11 +250,44 @@ def pair_of(batch: object) -> tuple[Any, Any]:
         return {key: value for key, value in batch.items() if key != name}, batch[name]
     if isinstance(batch, tuple | list) and len(batch) == 2:
         return _gathered(batch[0]), batch[1]
+    if isinstance(batch, tuple | list) and len(batch) == 3:
+        return _gathered(batch[0]), _beside(as_tensor(batch[1]), weights_of(batch))
     raise InputTypeError(
-        "data: expected batches (inputs, targets) or dicts with 'labels', got "
+        "data: expected batches (inputs, targets), (inputs, targets, weights of the rows) or dicts with 'labels', got "
         f"{type(batch).__name__}{f' of length {len(batch)}' if isinstance(batch, tuple | list) else ''}. "
         "Several inputs go into a tuple: ((x1, x2), y)."
     )
+
+
+def weights_of(batch: Sequence[Any]) -> Tensor:
+    """The weights of the rows of a triple (inputs, targets, weights), float64 of shape (N,).
+
+    Raises:
+        InputTypeError: if it is no triple.
+        InputError: if they have another shape, or one is negative or not finite.
+    """
+    if len(batch) != 3:
+        raise InputTypeError(
+            f"data: expected triples (inputs, targets, weights) as in the first batch, got {len(batch)} entries."
+        )
+    weights, rows = as_tensor(batch[2]).to(torch.float64), len(as_tensor(batch[1]))
+    advice = "A third entry has the weights of the rows; several inputs go into a tuple: ((x1, x2), y)."
+    if weights.numel() != rows or weights.ndim > 2:
+        raise InputError(f"data: expected {rows} weights, one a row, got shape {tuple(weights.shape)}. {advice}")
+    weights = weights.reshape(-1)
+    wrong = torch.nonzero(~(torch.isfinite(weights) & (weights >= 0)))
+    if len(wrong):
+        row = int(wrong[0])
+        raise InputError(
+            f"data: expected weights that are at least 0, got {weights[row].item():g} in row {row}. {advice}"
+        )
+    return weights
+
+
+def _beside(targets: Tensor, weights: Tensor) -> Tensor:
+    """Targets (N, ...) with the weight of the row beside each, float64 of shape (N, ..., 2)."""
+    column = weights.to(targets.device).reshape(-1, *[1] * (targets.ndim - 1)).expand(targets.shape)
+    return torch.stack([targets.to(torch.float64), column], -1)
 
 
 def checked_pair(inputs: Inputs, targets: Tensor) -> tuple[Inputs, Tensor]:

@@ -166,10 +166,10 @@ class BlockSum:
     def __init__(self, sums: Sequence[TapeSum[Precision]], indices: Sequence[Tensor]) -> None:
         self._sums, self._indices = sums, indices
 
-    def add(self, tape: Tape, fresh: bool) -> None:
+    def add(self, tape: Tape, fresh: bool, weights: Tensor | None = None) -> None:
         """Adds each block's part of the tape."""
         for block, index in zip(self._sums, self._indices, strict=True):
-            block.add(tape.part(index), fresh)
+            block.add(tape.part(index), fresh, weights)
 
     def totals(self) -> list[Tensor]:
         return [total for block in self._sums for total in block.totals()]

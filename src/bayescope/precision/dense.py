@@ -219,7 +219,7 @@ class DenseSum:
         self._dim, self._device = dim, device
         self._upper: Tensor | None = None
 
-    def add(self, tape: Tape, fresh: bool) -> None:
+    def add(self, tape: Tape, fresh: bool, weights: Tensor | None = None) -> None:
         """Adds the Gram matrix of U, a block of rows at a time."""
         for rows in tape.blocks():
             # In float64: a small prior is to be seen beside the sum. Without a name U is gone before the next is there.

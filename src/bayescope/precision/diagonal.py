@@ -119,7 +119,7 @@ class SquareSum:
     ) -> None:
         self._turned, self._made, self._sum = turned, made, Sum()
 
-    def add(self, tape: Tape, fresh: bool) -> None:
+    def add(self, tape: Tape, fresh: bool, weights: Tensor | None = None) -> None:
         self._sum.add(self._turned(tape).squares())
 
     def totals(self) -> list[Tensor]:

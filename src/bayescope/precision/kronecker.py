@@ -242,14 +242,19 @@ class KroneckerSum:
         self._inputs, self._outputs = Sum(), Sum()
         self._count = torch.zeros((), dtype=torch.float64)
 
-    def add(self, tape: Tape, fresh: bool) -> None:
+    def add(self, tape: Tape, fresh: bool, weights: Tensor | None = None) -> None:
         """Adds both factors, that of the inputs once for its rows."""
         factored = cast(OuterTape | StreamedTape | LookupTape | HeadTape, tape)
         if self._reduce:
             factored = factored.reduced()
-        if fresh:
+        if fresh and weights is None:
             self._inputs.add_by(factored.input_gram)
             self._count += factored.rows * factored.positions
+        elif fresh:
+            assert weights is not None
+            each = weights.repeat_interleave(factored.rows // max(1, len(weights)))  # positions may be rows
+            self._inputs.add_by(partial(factored.input_gram, weights=each))
+            self._count += float(each.sum()) * factored.positions
         if self._diagonal:
             self._outputs.add(factored.output_squares())
         else:

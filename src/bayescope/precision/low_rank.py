@@ -257,7 +257,7 @@ class ProductSum:
         self._vectors = vectors
         self._total = torch.zeros_like(vectors)
 
-    def add(self, tape: Tape, fresh: bool) -> None:
+    def add(self, tape: Tape, fresh: bool, weights: Tensor | None = None) -> None:
         self._total += tape.transpose_multiply(tape.multiply(self._vectors))
 
     def totals(self) -> list[Tensor]:

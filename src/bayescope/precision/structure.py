@@ -33,12 +33,13 @@ Answer_co = TypeVar("Answer_co", covariant=True)
 class TapeSum(Protocol[Answer_co]):
     """A sum over tapes that becomes a precision, the precisions of blocks, or a product with the curvature."""
 
-    def add(self, tape: Tape, fresh: bool) -> None:
+    def add(self, tape: Tape, fresh: bool, weights: Tensor | None = None) -> None:
         """Adds a tape.
 
         Args:
             tape: the rows u_nk of one batch and some of its cotangents.
             fresh: whether it is the first tape of its rows: what depends on the inputs alone is added once.
+            weights: what each row counts, shape (N,), which the cotangents have already; ``None`` for once.
         """
 
     def totals(self) -> list[Tensor]:

@@ -14,10 +14,11 @@ from bayescope.errors import InputError, UnsupportedError
 from bayescope.keywords import takes
 from bayescope.laplace.laplace import own_copy
 from bayescope.layers.output_choice import OutputChoice, OutputKeywords
-from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
+from bayescope.likelihoods import Likelihood, LikelihoodName
 from bayescope.log_density import LogDensity
 from bayescope.module_copies import module_copy
 from bayescope.network import NetworkModel, Weights, network_prior, reading, same_on_all, with_output
+from bayescope.network.row_weights import likelihood_of_rows
 from bayescope.posterior import DrawsPosterior, Record
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
@@ -110,7 +111,7 @@ def nuts(
         ConvergenceWarning: if a prediction's R-hat is above 1.01 or it has fewer than 400 effective draws.
         DivergenceWarning: if transitions diverged.
     """
-    chosen_likelihood, source = resolve(likelihood), checks.generator(generator)
+    chosen_likelihood, source = likelihood_of_rows(likelihood, data), checks.generator(generator)
     draws, thin = checks.count("draws", draws, least=FEWEST_DRAWS), checks.count("thin", thin)
     tune, chains = checks.count("tune", tune), checks.count("chains", chains)
     target_accept, max_depth = checks.fraction("target_accept", target_accept), checks.count("max_depth", max_depth)
@@ -138,9 +139,9 @@ def nuts(
     thinned = f", one in {thin} kept" if thin > 1 else ""
     notes = {"prior": describe(prior), "rows": f"{rows.rows:,}", "warm-up": f"{tune} draws a chain{thinned}"}
     return diagnosed(
-        kept, Record("nuts", notes=notes), model=function, likelihood=chosen_likelihood, statistics=statistics,
-        thin=thin, coordinates=kept.numel() <= DIAGNOSED_NUMBERS, advice="Raise tune and draws.",
-        predictions=prediction_diagnosis(function, kept, function.inputs(inputs), chosen_likelihood),
+        kept, Record("nuts", notes=notes), model=function, likelihood=chosen_likelihood.unweighted,
+        statistics=statistics, thin=thin, coordinates=kept.numel() <= DIAGNOSED_NUMBERS, advice="Raise tune and draws.",
+        predictions=prediction_diagnosis(function, kept, function.inputs(inputs), chosen_likelihood.unweighted),
     )  # fmt: skip
 
 

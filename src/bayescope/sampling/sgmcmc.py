@@ -13,8 +13,9 @@ from bayescope.density import FEWEST_DRAWS, Mixing, diagnosed
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.keywords import picked, takes
 from bayescope.layers.output_choice import OutputChoice
-from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
+from bayescope.likelihoods import Likelihood, LikelihoodName
 from bayescope.network import NetworkModel, network_prior, with_output
+from bayescope.network.row_weights import likelihood_of_rows
 from bayescope.posterior import DrawsPosterior, Record
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective
@@ -99,7 +100,11 @@ def sgmcmc(
     temperature = checks.positive_number("temperature", temperature)
     chains = checks.count("chains", chains)
     checks.choice("start", start, STARTS)
-    likelihood, run, model = resolve(likelihood), picked(TrainingOptions, options), with_output(model, options)
+    likelihood, run, model = (
+        likelihood_of_rows(likelihood, data),
+        picked(TrainingOptions, options),
+        with_output(model, options),
+    )
     run = replace(run, epochs=1, lr=None)
 
     def langevin(parameters: list[nn.Parameter]) -> Langevin:
@@ -122,7 +127,7 @@ def sgmcmc(
         found = collector.draws()
         stack.write_to([training.module.eval()])  # the first chain, as it ended
         function = training.function()
-        diagnosis = _diagnosis(rows, function, found, likelihood)
+        diagnosis = _diagnosis(rows, function, found, likelihood.unweighted)
     limit = f", at most {min(rows.rows, rows.batch_size or rows.rows):,} in a step" if rows.in_memory else ""
     notes = {
         "sampler": f"step size {size:g}, friction {alpha:g}, temperature {temperature:g}",
@@ -133,7 +138,7 @@ def sgmcmc(
         "training": outcome.summary(),
     }
     return diagnosed(
-        found, Record(method, notes=notes, trace=outcome.trace), model=function, likelihood=likelihood,
+        found, Record(method, notes=notes, trace=outcome.trace), model=function, likelihood=likelihood.unweighted,
         coordinates=False, predictions=diagnosis, limits=(R_HAT_LIMIT, None),
         advice="Read the chains further apart (thin=) and for longer (draws=, burn_in=).",
     )  # fmt: skip

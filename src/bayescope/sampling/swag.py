@@ -16,8 +16,9 @@ from bayescope import checks
 from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError
 from bayescope.keywords import picked, takes
 from bayescope.layers.output_choice import OutputChoice
-from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
+from bayescope.likelihoods import Likelihood, LikelihoodName
 from bayescope.network import Weights, call, network_prior, with_output
+from bayescope.network.row_weights import likelihood_of_rows
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.precision import LowRankCovariance
 from bayescope.process_state import outside_inference_mode
@@ -162,7 +163,7 @@ def swag(
     chosen, model = picked(TrainingOptions, run), with_output(model, options)
     if chosen.by_lbfgs:
         raise UnsupportedError("optimizer: expected one that steps on minibatches, whose noise SWAG sees, got 'lbfgs'.")
-    likelihood = resolve(likelihood)
+    likelihood = likelihood_of_rows(likelihood, data)
     with prepared(chosen, model, data, likelihood, weights) as training:
         if chosen.batch_size is None and not training.rows.in_batches:
             # Few enough for `STEPS` an epoch, and two at least: of one row, batch norm could see no spread.
@@ -197,7 +198,7 @@ def swag(
         **({"batch norm": "the statistics of the average weights, for all draws"} if normalised else {}),
     }  # fmt: skip
     record = Record("swag", notes=notes, trace=outcome.trace, instead="Use bs.laplace at its .model for one.")
-    return GaussianPosterior(trajectory.mean, covariance, record, function, likelihood, method="sampled")
+    return GaussianPosterior(trajectory.mean, covariance, record, function, likelihood.unweighted, method="sampled")
 
 
 def _rank(rank: int | None, snapshots: int | None) -> int:

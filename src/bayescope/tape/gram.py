@@ -48,6 +48,11 @@ def mirrored(total: Tensor) -> Tensor:
     return upper.add_(upper.triu(1).mT)
 
 
+def weighted(x: Tensor, weights: Tensor | None) -> Tensor:
+    """√w_n x_n for x of shape (N, ...), whose Gram matrix is that of w_n equal rows; x itself without weights."""
+    return x if weights is None else x * weights.sqrt().to(x).reshape(-1, *[1] * (x.ndim - 1))
+
+
 def columns(x: Tensor) -> Tensor:
     """The vectors of x (..., G, C) as columns, shape (G, C, M); a view where the strides allow one."""
     return x.movedim((-2, -1), (0, 1)).flatten(2)

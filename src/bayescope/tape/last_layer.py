@@ -10,7 +10,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from bayescope.tape.gram import sum_of_grams
+from bayescope.tape.gram import sum_of_grams, weighted
 from bayescope.tape.outer import OuterTape, rotate
 from bayescope.tape.streamed import StreamedTape
 from bayescope.tape.tape import Blockwise, pieces
@@ -211,9 +211,9 @@ class HeadTape(Blockwise):
         """Σ_n Λ_ncc a_nd², shape (P,)."""
         return (self._diagonal.mT @ self._inputs().square()).flatten()
 
-    def input_gram(self, onto: Tensor | None = None) -> Tensor:
-        """Σ_n a_n a_nᵀ, shape (1, D, D), added to ``onto`` if that is given."""
-        return sum_of_grams([self._inputs().mT[None]], onto)
+    def input_gram(self, onto: Tensor | None = None, weights: Tensor | None = None) -> Tensor:
+        """Σ_n w_n a_n a_nᵀ, shape (1, D, D), added to ``onto`` if that is given."""
+        return sum_of_grams([weighted(self._inputs(), weights).mT[None]], onto)
 
     def output_gram(self, onto: Tensor | None = None) -> Tensor:
         """Σ_n Λ_n, shape (1, C, C), added to ``onto`` if that is given."""

@@ -107,9 +107,13 @@ class LookupTape(Blockwise):
             table.index_add_(0, self.tokens[rows].flatten(), mixed.flatten(0, 1))
         return table.transpose(0, 1).flatten(0, 1)
 
-    def input_gram(self, onto: Tensor | None = None) -> Tensor:
-        """How often each token stands in the batch, shape (1, V): the diagonal of Σ_nt e eᵀ, which has nothing else."""
-        counts = torch.bincount(self.tokens.flatten(), minlength=self.entries).to(self.cotangents)
+    def input_gram(self, onto: Tensor | None = None, weights: Tensor | None = None) -> Tensor:
+        """How often each token stands in the batch, shape (1, V): the diagonal of Σ_nt e eᵀ, which has nothing else.
+
+        With weights (N,) of the rows it is the sum of these.
+        """
+        each = None if weights is None else weights.repeat_interleave(self.positions)
+        counts = torch.bincount(self.tokens.flatten(), each, minlength=self.entries).to(self.cotangents)
         if self.padding is not None:
             counts[self.padding] = 0
         return counts[None] if onto is None else onto.add_(counts)

@@ -12,7 +12,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from bayescope.tape.gram import columns, sum_of_grams
+from bayescope.tape.gram import columns, sum_of_grams, weighted
 from bayescope.tape.tape import Blockwise, pieces
 
 
@@ -118,10 +118,11 @@ class OuterTape(Blockwise):
         blocks = self._blocks(self._mixed_width(w.shape[-1]))
         return reduce(add, (self.take(rows)._transpose_multiply(w[rows]) for rows in blocks)).flatten(0, 2)
 
-    def input_gram(self, onto: Tensor | None = None) -> Tensor:
-        """Σ_nt a_nt a_ntᵀ, shape (G, D, D), added to ``onto`` if that is given."""
-        tapes = self._pieces(self.activations[:1].numel())
-        return sum_of_grams((columns(tape._inputs()) for tape in tapes), onto)
+    def input_gram(self, onto: Tensor | None = None, weights: Tensor | None = None) -> Tensor:
+        """Σ_nt w_n a_nt a_ntᵀ, shape (G, D, D), added to ``onto`` if that is given; w = 1 without weights (N,)."""
+        blocks = self._blocks(self.activations[:1].numel())
+        inputs = (weighted(self.take(b)._inputs(), None if weights is None else weights[b]) for b in blocks)
+        return sum_of_grams((columns(some) for some in inputs), onto)
 
     def output_gram(self, onto: Tensor | None = None) -> Tensor:
         """Σ_nkt g_nkt g_nktᵀ, shape (G, O, O), added to ``onto`` if that is given."""

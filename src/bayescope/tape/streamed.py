@@ -11,7 +11,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from bayescope.tape.gram import columns, sum_of_grams
+from bayescope.tape.gram import columns, sum_of_grams, weighted
 from bayescope.tape.outer import OuterTape, rotate
 from bayescope.tape.tape import Blockwise, pieces, row_blocks
 
@@ -95,9 +95,11 @@ class StreamedTape(Blockwise):
         """Uᵀ w, shape (P, R), for w of shape (N, K, R)."""
         return reduce(add, (self.take(rows).transpose_multiply(w[rows]) for rows in self._blocks()))
 
-    def input_gram(self, onto: Tensor | None = None) -> Tensor:
-        """Σ_nt a_nt a_ntᵀ, shape (G, D, D), added to ``onto`` if that is given."""
-        return sum_of_grams((columns(self.activations(rows)) for rows in self._blocks()), onto)
+    def input_gram(self, onto: Tensor | None = None, weights: Tensor | None = None) -> Tensor:
+        """Σ_nt w_n a_nt a_ntᵀ, shape (G, D, D), added to ``onto`` if that is given; w = 1 without weights (N,)."""
+        blocks = self._blocks()
+        inputs = (weighted(self.activations(b), None if weights is None else weights[b]) for b in blocks)
+        return sum_of_grams((columns(some) for some in inputs), onto)
 
     def output_gram(self, onto: Tensor | None = None) -> Tensor:
         """Σ_nkt g_nkt g_nktᵀ, shape (G, O, O), added to ``onto`` if that is given."""

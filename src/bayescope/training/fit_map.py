@@ -9,9 +9,10 @@ from torch import nn
 from bayescope import checks
 from bayescope.keywords import picked, takes
 from bayescope.layers.output_choice import OutputChoice
-from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
+from bayescope.likelihoods import Likelihood, LikelihoodName
 from bayescope.network.guard import with_output
 from bayescope.network.priors import network_prior
+from bayescope.network.row_weights import likelihood_of_rows
 from bayescope.posterior import PointPosterior, Record
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective
@@ -77,7 +78,7 @@ def fit_map(
     chosen = picked(TrainingOptions, options)
     if chosen.epochs is not None:
         checks.count("epochs", chosen.epochs)
-    inplace, likelihood = checks.flag("inplace", inplace), resolve(likelihood)
+    inplace, likelihood = checks.flag("inplace", inplace), likelihood_of_rows(likelihood, data)
     model = with_output(model, options, inplace=inplace)
     with prepared(chosen, model, data, likelihood, weights, inplace=inplace) as training:
         prior = network_prior(prior_precision, training.weights, training.module)
@@ -87,5 +88,5 @@ def fit_map(
     more = "." if training.options.by_lbfgs else ", or a small network with optimizer='lbfgs'."
     notes = outcome.notes(prior, f"Train for more epochs{more}")
     return PointPosterior(
-        function.flat, Record("map", notes=notes, trace=outcome.trace, prior=prior), function, likelihood
+        function.flat, Record("map", notes=notes, trace=outcome.trace, prior=prior), function, likelihood.unweighted
     )

@@ -68,6 +68,7 @@ class Minibatches:
         generator: draws the permutations; alike on all processes.
 
     Attributes:
+        likelihood: p(y∣f).
         rows: N, over all processes. The batches of a loader are counted in a pass of their own.
         outputs: C.
         batch_size: the most rows of a minibatch: that of the caller's loader, where it has one.
@@ -84,13 +85,13 @@ class Minibatches:
     def __init__(
         self, data: Any, module: nn.Module, likelihood: Likelihood, batch_size: int | None, generator: torch.Generator
     ) -> None:
-        self._module, self._likelihood = module, likelihood
+        self._module, self.likelihood = module, likelihood
         self._processes = present()
         self.cut: Cut | None = None
         self._blocks = data if isinstance(data, OrderedLoader) else None
         if isinstance(data, OrderedLoader):
             data = data.minibatches
-        if isinstance(data, TensorDataset) and len(data.tensors) == 2:
+        if isinstance(data, TensorDataset) and len(data.tensors) in (2, 3):
             data = data.tensors
         in_memory = isinstance(data, Mapping | tuple)
         self.in_batches = not in_memory and (not isinstance(data, Dataset) or isinstance(data, IterableDataset))
@@ -157,7 +158,7 @@ class Minibatches:
             # A network may know what to do with NaN.
             if row is not None and not call(module, take_rows(inputs, slice(row, row + 1))).isfinite().all():
                 raise _not_finite(row)
-        warn_of_probabilities(self._likelihood, f)
+        warn_of_probabilities(self.likelihood, f)
         self._shape = f.shape
 
     @property
@@ -362,7 +363,7 @@ class Minibatches:
 
     def _canonical(self, targets: Tensor, before: int = 0) -> Tensor:
         shape = torch.Size((len(targets), *self._shape[1:]))
-        return canonical_targets(self._likelihood, targets, shape, before).to(targets.device)
+        return canonical_targets(self.likelihood, targets, shape, before).to(targets.device)
 
 
 @final

@@ -18,6 +18,7 @@ from bayescope.errors import InputTypeError, UnsupportedError
 from bayescope.likelihoods import Likelihood
 from bayescope.module_copies import module_copy
 from bayescope.network import Inputs, NetworkModel, call, reading, row_totals, unwrapped
+from bayescope.network.row_weights import require_alike
 from bayescope.network.trace import trace
 from bayescope.network.weights import Weights, by_variance
 from bayescope.priors import Prior
@@ -95,6 +96,7 @@ class Training:
         data = self.options.validation
         if data is None:
             return None
+        require_alike(self.likelihood, data)
         if isinstance(data, Dataset) and len(self.rows.of_parts(0)) == 1:
             data = DataLoader(data, batch_size=HELD_OUT, generator=torch.Generator())
         with reading(self.module):  # a loader draws nothing from the generators of the training

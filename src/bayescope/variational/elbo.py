@@ -53,7 +53,7 @@ class Bound:
     kl: Tensor
     standard_error: float
     draws: int
-    outcomes: int
+    outcomes: float
     interrupted: bool = False
 
     @property
@@ -97,11 +97,10 @@ def bound(kinds: Iterable[Draws], rows: Minibatches, kl: Tensor, most: int) -> B
         The bound, or ``None`` if Ctrl-C came before the first draws.
     """
     estimates: list[_Estimate] = []
-    outcomes, interrupted = 0, False
+    outcomes, interrupted = 0.0, False
     try:
         with Interrupts() as interrupts:
-            local = sum(targets.numel() for _, targets in rows.in_order())
-            outcomes = round(row_totals(local)[0])
+            (outcomes,) = row_totals(sum(_outcomes(rows.likelihood, targets) for _, targets in rows.in_order()))
             for draws in kinds:
                 interrupts.ask()
                 estimates.append(_Estimate(draws))
@@ -240,6 +239,12 @@ def row_draws(
         return row_total(total), torch.zeros_like(total)
 
     return draw
+
+
+def _outcomes(likelihood: Likelihood, targets: Tensor) -> float:
+    """How many numbers y has in some rows, by the weights of these."""
+    y, weights = likelihood.apart(targets.flatten(0, 1))
+    return y.numel() if weights is None else float(weights.sum()) * y[:1].numel()
 
 
 def _summed(likelihood: Likelihood, f: Tensor, targets: Tensor) -> Tensor:

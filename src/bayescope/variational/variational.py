@@ -19,8 +19,9 @@ from bayescope.laplace.judgement import WORSE, LossComparison
 from bayescope.layers import deterministic
 from bayescope.layers.output_choice import OutputChoice
 from bayescope.layers.variational import VariationalLayer
-from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
+from bayescope.likelihoods import Likelihood, LikelihoodName
 from bayescope.network import NetworkModel, Weights, passes_at, reading, unwrapped, with_output
+from bayescope.network.row_weights import likelihood_of_rows
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
@@ -166,7 +167,7 @@ def _posterior(
     again = replace(options.training, validation=None, patience=None, checkpoint=None, generator=seed)
     more = partial(_conditioned, replace(options, groups="layer", training=again), function, sds, objective.likelihood)
     return GaussianPosterior(
-        function.flat, precision, record, function, objective.likelihood, method="sampled", infer=more
+        function.flat, precision, record, function, objective.likelihood.unweighted, method="sampled", infer=more
     )
 
 
@@ -176,6 +177,7 @@ def _conditioned(
 ) -> GaussianPosterior:
     """The posterior after more data, by the same options, from q and with q as the prior; see `Posterior.condition`."""
     given = data[0] if len(data) == 1 else tuple(data)
+    likelihood = likelihood_of_rows(likelihood.unweighted, given)
     return fit(options, function.module, given, likelihood, function.weights, prior, sds=sds)
 
 
@@ -194,8 +196,7 @@ def _warn_if_worse(q: GaussianPosterior, training: Training, data: Any, prior_pr
     Warns:
         ConvergenceWarning: with both log losses.
     """
-    likelihood, rows = q.likelihood, training.rows
-    assert likelihood is not None
+    likelihood, rows = training.likelihood, training.rows
     if len(rows.of_parts(0)) > 1 or likelihood.mean_weight is not None or not suits_lbfgs(training.module, rows):
         return
     with warnings.catch_warnings():
@@ -331,5 +332,5 @@ def variational(
         options, family=family, rank=rank, estimator=estimator, samples=samples, kl_weight=kl_weight,
         initial_sd=initial_sd, groups=share_prior,
     )  # fmt: skip
-    likelihood = resolve(likelihood)
+    likelihood = likelihood_of_rows(likelihood, data)
     return fit(chosen, with_output(model, options), data, likelihood, weights, prior_precision)
