@@ -138,7 +138,7 @@ def test_what_is_no_data_is_refused(data: Any, error: type[Exception], message: 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ([(x, x, y)], "of length 3"),
+        ([(x, x, y, y)], "of length 4"),
         ([(x, y[:3])], "as many targets"),
         (loader([x, x]), "expected batches"),
     ],
@@ -185,3 +185,54 @@ def test_whole_numbers_of_arrays_and_data_frames_stay_whole() -> None:
     for table in (np.arange(14).reshape(7, 2), pd.DataFrame(np.arange(14).reshape(7, 2))):
         assert Batches((table, y), module).first()[0].dtype == torch.int64
         assert Batches((table.astype(float), y), module).first()[0].dtype == torch.float32
+
+
+def passes() -> Any:
+    """Starts a pass over batches, as a function that yields them does."""
+    yield from ((x[rows], y[rows]) for rows in (slice(0, 3), slice(3, 7)))
+
+
+def test_a_function_starts_each_pass_anew() -> None:
+    batches = Batches(passes, module)
+    assert batches.rows == 7
+    for _ in range(2):
+        inputs, targets = joined(batches)
+        assert torch.equal(inputs, x.float())
+        assert torch.equal(targets, y)
+
+
+@pytest.mark.parametrize("data", [passes(), iter([(x, y)]), ((x, y) for _ in range(1))])
+def test_what_can_be_read_once_is_refused(data: Any) -> None:
+    with pytest.raises(InputTypeError, match=r"several passes, .* Give list\(batches\), or a function"):
+        Batches(data, module)
+
+
+class Places:
+    """Rows by their places, of no class that torch knows."""
+
+    def __len__(self) -> int:
+        return 7
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        return {"input": x[place].tolist(), "label": int(y[place])}
+
+
+def test_an_object_that_gives_rows_by_their_places_is_a_data_set() -> None:
+    inputs, targets = zip(*Batches(Places(), module, batch_size=3), strict=True)  # type: ignore[arg-type]
+    assert [len(part) for part in targets] == [3, 3, 1]
+    assert torch.equal(torch.cat([part["input"] for part in inputs]), x.float())  # type: ignore[call-overload]
+    assert torch.equal(torch.cat(targets), y)
+
+
+@pytest.mark.parametrize("name", ["labels", "label", "targets", "target", "y"])
+def test_a_dict_has_its_targets_under_one_of_several_names(name: str) -> None:
+    inputs, targets = Batches({"input": x, name: y}, module).first()
+    assert list(inputs) == ["input"]
+    assert torch.equal(targets, y)
+
+
+def test_two_names_that_may_be_that_of_the_targets_are_refused() -> None:
+    with pytest.raises(InputError, match="'label' and 'y'. Leave one out, or give pairs"):
+        Batches({"input": x, "label": y, "y": y}, module)
+    inputs, _ = Batches(({"input": x, "y": y}, y), module).first()
+    assert list(inputs) == ["input", "y"]

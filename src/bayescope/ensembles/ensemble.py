@@ -21,6 +21,7 @@ from bayescope.layers.output_choice import OutputChoice
 from bayescope.likelihoods import Likelihood, LikelihoodName
 from bayescope.module_copies import module_copy
 from bayescope.network import NetworkModel, network_prior, row_totals, unwrapped, with_output
+from bayescope.network.batches import as_data
 from bayescope.network.inputs import Inputs, count_rows, map_arrays, map_tensors
 from bayescope.network.row_weights import likelihood_of_rows
 from bayescope.posterior import DrawsPosterior, MixturePosterior, PointPosterior, Record
@@ -232,6 +233,7 @@ def resampled(rows: int, seed: int) -> Tensor:
 
 def _resampled_rows(data: Any, seed: int) -> Any:
     """The bootstrap's data of a member."""
+    data = as_data(data)
     if isinstance(data, TensorDataset):
         data = data.tensors
     if isinstance(data, tuple | Mapping):

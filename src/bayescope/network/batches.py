@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any, TypeVar, final
 
 import torch
@@ -41,13 +41,62 @@ def row_total(here: Tensor) -> Tensor:
 
 
 T = TypeVar("T")
-# A loader, a data set, a pair (X, y), a dict with its targets, or a list of batches: see `Batches`.
-Data = Iterable[Any] | Dataset[Any] | Mapping[str, Any]
+# A loader, a data set, a pair (X, y), a dict with its targets, a list of batches, or a function that gives such: see
+# `Batches`.
+Data = Iterable[Any] | Dataset[Any] | Mapping[str, Any] | Callable[[], Iterable[Any]]
 
 
 def row_parts(here: T) -> list[T]:
     """What each process has found over the rows that it reads, by rank: one entry where one process reads all rows."""
     return present().gather(here)
+
+
+@final
+class _Passes(IterableDataset[Any]):
+    """Batches, by a function that starts a pass over them."""
+
+    def __init__(self, start: Callable[[], Iterable[Any]]) -> None:
+        self._start = start
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._start())
+
+
+@final
+class _Rows(Dataset[Any]):
+    """The rows of an object that has a length and gives dicts or tuples by their places, such as those of datasets."""
+
+    def __init__(self, rows: Any) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, place: int) -> Any:
+        row = self._rows[place]
+        if isinstance(row, Mapping):
+            return {name: as_tensor(value) for name, value in row.items()}
+        return tuple(map_arrays(value) for value in row)
+
+
+def as_data(data: Any) -> Any:
+    """Data in a form that torch knows: rows by their places as a ``Dataset``, passes over batches as a ``DataLoader``.
+
+    Raises:
+        InputTypeError: if the data can be read once only.
+    """
+    if isinstance(data, Iterator):
+        raise InputTypeError(
+            f"data: expected batches that can be read in several passes, got a {type(data).__name__}, which is empty "
+            "after one. Give list(batches), or a function without arguments that returns the batches anew."
+        )
+    if isinstance(data, Dataset | DataLoader | Mapping | Sequence) or hasattr(data, "__array__"):
+        return data
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        return _Rows(data)
+    if callable(data) and not isinstance(data, type | nn.Module):
+        return DataLoader(_Passes(data), batch_size=None, generator=torch.Generator())
+    return data
 
 
 @final
@@ -64,8 +113,10 @@ class Batches:
 
     Args:
         data: a ``DataLoader``; a ``Dataset``; a pair (X, y) of arrays, tensors or data frames, where X may be a dict or
-            a tuple; or a list of batches. A batch is a pair, or a dict with its targets under a name of `TARGETS`.
-            Triples (X, y, weights of the rows) give targets that have the weight beside each number.
+            a tuple; a list of batches; or a function without arguments that starts a pass over batches. An object that
+            gives dicts by their places, as those of Hugging Face's datasets do, is a ``Dataset``. A batch is a pair, or
+            a dict with its targets under a name of `TARGETS`. Triples (X, y, weights of the rows) give targets that
+            have the weight beside each number.
         module: the network.
         batch_size: rows at once where the data is not in batches already.
 
@@ -86,10 +137,10 @@ class Batches:
         self._seen: Fingerprint | None = None
         self._size = checks.count("batch_size", batch_size)
         self.shard = Shard()
-        form = _form(data)
+        given = as_data(data)
+        form = _form(given)
         if form not in FORMS:
             raise InputTypeError(f"data: expected a DataLoader, Dataset, pair (X, y) or list of batches, got {form}.")
-        given: Any = data
         self._processes.meet("data", {"form": form})
         if form == LOADER:
             self._source = given if isinstance(given, DataLoader) else self._loader(given)

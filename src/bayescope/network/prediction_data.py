@@ -8,6 +8,7 @@ from typing import Any
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from bayescope.errors import BayescopeWarning, InputError, warn
+from bayescope.network.batches import as_data
 from bayescope.network.inputs import Inputs, count_rows, inputs_of, leaves, map_arrays
 from bayescope.private_draws import RandomSource, drawn_privately
 
@@ -19,12 +20,14 @@ def input_batches(x: object) -> Iterator[Inputs] | None:
     """The inputs of x, a batch at a time; ``None`` where x is not in batches.
 
     Args:
-        x: a ``DataLoader``; a ``Dataset``; an iterator over batches; or a list of batches, each of which is a dict, or
-            a tuple of arrays. What a batch has beside its inputs, as targets and weights, is left out: see `inputs_of`.
+        x: a ``DataLoader``; a ``Dataset``, also one of Hugging Face's; an iterator over batches or a function that
+            returns one; or a list of batches, each of which is a dict, or a tuple of arrays. What a batch has beside
+            its inputs, as targets and weights, is left out: see `inputs_of`.
 
     Warns:
         BayescopeWarning: if a loader gives the rows in an order that another pass over it does not repeat.
     """
+    x = x if isinstance(x, Iterator) else as_data(x)
     if isinstance(x, DataLoader):
         if isinstance(x.sampler, RandomSampler):
             warn(

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 
 from bayescope.errors import InputError
 from bayescope.likelihoods import Likelihood, LikelihoodName, Weighted, resolve
-from bayescope.network.batches import row_totals
+from bayescope.network.batches import as_data, row_totals
 from bayescope.network.inputs import weights_of
 from bayescope.network.shards import with_same_draws
 from bayescope.private_draws import RandomSource, drawn_privately
@@ -47,6 +47,7 @@ def likelihood_of_rows(likelihood: LikelihoodName | Likelihood, data: Any) -> Li
 
 def has_weights(data: Any) -> bool:
     """Whether data are triples (inputs, targets, weights), as their first batch tells."""
+    data = as_data(data)
     if isinstance(data, DataLoader):
         return _is_triple(with_same_draws(lambda: _first_of(data)))
     if isinstance(data, Mapping | tuple):
@@ -97,6 +98,7 @@ def _row(data: Any) -> Any:
 
 def _weights(data: Any) -> list[Tensor]:
     """The weights of all batches of the data."""
+    data = as_data(data)
     if isinstance(data, tuple):
         return [weights_of(data)]
     if isinstance(data, Dataset):

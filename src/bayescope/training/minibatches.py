@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.likelihoods import Likelihood, warn_of_probabilities
 from bayescope.network import Batches, reading
+from bayescope.network.batches import as_data
 from bayescope.network.inputs import Inputs, call, explained, first_not_finite, map_tensors, take_rows, tensors
 from bayescope.network.shards import Fingerprint, require_same_function, same_on_all, set_epoch
 from bayescope.private_draws import Cut
@@ -91,6 +92,7 @@ class Minibatches:
         self._blocks = data if isinstance(data, OrderedLoader) else None
         if isinstance(data, OrderedLoader):
             data = data.minibatches
+        data = as_data(data)
         if isinstance(data, TensorDataset) and len(data.tensors) in (2, 3):
             data = data.tensors
         in_memory = isinstance(data, Mapping | tuple)
