@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from bayescope import checks
+from bayescope import checks, notebook
 from bayescope.additive.additive import Additive
 from bayescope.additive.contributions import (
     Jacobians,
@@ -243,6 +243,12 @@ class Effect:
     unit: str = UNIT
     centred: bool = True
 
+    @notebook.shows
+    def _repr_html_(self) -> str:
+        what = f"{len(self.grid)} {'labels' if self.categorical else 'values'}, {100 * self.level:g} % band"
+        picture = notebook.picture(notebook.plots().effect(self), f"The effect of {self.feature} on {self.unit}.")
+        return notebook.card(f"Effect of {self.feature}: {what}", picture)
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -276,6 +282,15 @@ class Surface:
     whole: bool
     outputs: tuple[str, ...] = ()
     unit: str = UNIT
+
+    @notebook.shows
+    def _repr_html_(self) -> str:
+        names, outputs = " and ".join(self.features), 1 if self.mean.ndim == 2 else self.mean.shape[2]
+        picture = notebook.picture(notebook.plots().effect_surface(self), f"The effect of {names} on {self.unit}.")
+        others = [
+            notebook.note(f"The first of {outputs} outputs. plots.effect_surface(surface, output=1) draws another.")
+        ]
+        return notebook.card(f"Effect of {names}", picture, *others * (outputs > 1))
 
 
 def effect(additive: Additive, feature: int | str, *, grid: Grid = None, level: float = 0.95) -> Effect:

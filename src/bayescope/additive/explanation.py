@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from bayescope import checks
+from bayescope import checks, notebook
 from bayescope.additive.additive import Additive
 from bayescope.additive.contributions import (
     at_draws,
@@ -76,6 +76,19 @@ class Explanation:
 
     def __len__(self) -> int:
         return len(self.total)
+
+    @notebook.shows
+    def _repr_html_(self) -> str:
+        title = f"Explanation of {len(self):,} predictions" if len(self) != 1 else "Explanation of a prediction"
+        if not len(self):
+            return notebook.card(title)
+        picture = notebook.picture(
+            notebook.plots().explanation(self), "The terms of one prediction, the largest first."
+        )
+        several = notebook.note(
+            "The first row. plots.explanation(explanation, row=1) draws another; as_frame() has all."
+        )
+        return notebook.card(title, picture, several * (len(self) > 1))
 
     def as_frame(self, outputs: Sequence[str] | None = None) -> pd.DataFrame:
         """One line for each row, part and, where there are several, output: contributions of a row sum to its total.
@@ -209,6 +222,13 @@ class Importance:
         """The terms' positions, the most important first; of several outputs the one that a term moves most counts."""
         most = self.mean if self.mean.ndim == 1 else self.mean.max(1)
         return np.argsort(-most, kind="stable")
+
+    @notebook.shows
+    def _repr_html_(self) -> str:
+        picture = notebook.picture(notebook.plots().importance(self), "The most important terms, with intervals.")
+        return notebook.card(
+            f"Importance of {len(self.names)} terms", picture, notebook.note("as_frame() is its table.")
+        )
 
     def as_frame(self) -> pd.DataFrame:
         """One line a term and, where there are several, output; the most important first."""

@@ -16,7 +16,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from scipy import stats
 
-from bayescope import checks, plots
+from bayescope import checks, notebook, plots
 from bayescope.comparison.answers import (
     COVERAGE,
     LEVELS,
@@ -118,14 +118,18 @@ class Comparison:
         what = count(len(self.table) - baselines, "posterior") + (f", {count(baselines, 'baseline')}" * bool(baselines))
         return f"{what}, {rows} training rows, {tested} test rows, {features} features"
 
+    def _written(self) -> tuple[list[list[str]], list[list[bool]]]:
+        """The table's cells as text, row by row, and which of them are the best of their column."""
+        cells = [written(self.table, column) for column in self.measures]
+        best = [best_cells(self.table, column, self.reference) for column in self.measures]
+        return [list(row) for row in zip(*cells, strict=True)], [list(row) for row in zip(*best, strict=True)]
+
     def to_markdown(self) -> str:
         """The table with its best values in bold, and the footnotes, in Markdown."""
         measures = self.measures
         rows = [[style.label(str(name))] for name in self.table.index]
-        for column in measures:
-            best = best_cells(self.table, column, self.reference)
-            for row, cell, bold in zip(rows, written(self.table, column), best, strict=True):
-                row.append(f"**{cell}**" if bold else cell)
+        for row, cells, best in zip(rows, *self._written(), strict=True):
+            row += [f"**{cell}**" if bold else cell for cell, bold in zip(cells, best, strict=True)]
         lines = [["posterior", *(column.label for column in measures)], ["---", *(["---:"] * len(measures))], *rows]
         text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         notes = "\n".join(f"- {note}" for note in self.footnotes)
@@ -151,7 +155,9 @@ class Comparison:
     def _figures_of_classes(self) -> dict[str, Figure]:
         data = self.split
         answers = {name: each.answers for name, each in self.outcomes.items() if isinstance(each.answers, ClassAnswers)}
-        drawn = {"reliability": plots.reliability_curves({n: a.probs for n, a in answers.items()}, data.y_test)}
+        drawn: dict[str, Figure] = {
+            "reliability": plots.reliability_curves({n: a.probs for n, a in answers.items()}, data.y_test)
+        }
         if self.reference is not None and self.others:
             compared = {name: answers[name].log_probs for name in (*self.others, self.reference)}
             drawn["agreement"] = plots.agreement(compared, reference=self.reference, classes=data.classes)
@@ -170,7 +176,7 @@ class Comparison:
             name: each.answers for name, each in self.outcomes.items() if isinstance(each.answers, NumberAnswers)
         }
         shares = {name: each.shares for name, each in answers.items()}
-        drawn = {"calibration": plots.calibration_curves(shares, LEVELS, len(self.split.y_test))}
+        drawn: dict[str, Figure] = {"calibration": plots.calibration_curves(shares, LEVELS, len(self.split.y_test))}
         if self.reference is not None and self.others:
             sds = spreads(answers)
             moments = {name: (answers[name].mean, sds[name]) for name in (*self.others, self.reference)}
@@ -199,6 +205,14 @@ class Comparison:
 
     def __repr__(self) -> str:
         return self.to_markdown()
+
+    @notebook.shows
+    def _repr_html_(self) -> str:
+        cells, best = self._written()
+        names = pd.Index([style.label(str(name)) for name in self.table.index], name="posterior")
+        frame = pd.DataFrame(cells, index=names, columns=[column.label for column in self.measures])
+        table = notebook.table(frame, bold=best, most=len(frame))
+        return notebook.card(self.title, table, notebook.folded("What the columns and blanks mean", self.footnotes))
 
     def _posteriors(self) -> dict[str, Posterior]:
         fitted = {name: outcome.fitted.posterior for name, outcome in self.outcomes.items()}

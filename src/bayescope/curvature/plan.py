@@ -10,7 +10,7 @@ from typing import Unpack, final
 import torch
 from torch import Tensor, nn
 
-from bayescope import checks
+from bayescope import checks, notebook
 from bayescope.curvature.hessian import COLUMNS
 from bayescope.curvature.kinds import BELOW_BYTES, DRAWN_TOGETHER, Observations, begins_below, below_columns
 from bayescope.curvature.options import (
@@ -173,21 +173,8 @@ class Plan:
 
     def summary(self) -> str:
         """All the numbers in lines: what is random, how much is read at once, and the bytes of each structure."""
-        lines = [
-            f"Plan for the structure {self.structure!r} of the curvature {self.curvature!r}",
-            f"  random weights       {self.weights:,} of {self.parameters:,} parameters",
-            f"  at once              {self.rows:,} rows, {self.cotangents:,} cotangents",
-            f"  checking the reading {readable(self.tracing_bytes)}",
-            f"  reading a batch      {readable(self.reading_bytes)}, beside sums of {readable(self.sums_bytes)}",
-            f"  ending the sums      {readable(self.finishing_bytes)}",
-            f"  the curvature        {readable(self.curvature_bytes)}",
-            f"  the posterior        {readable(self.posterior_bytes)}",
-            f"  a copy of the module {readable(self.copy_bytes)}",
-            f"  the fit in all       {readable(self.bytes)} of {readable(self.budget)}: "
-            f"{'fits' if self.fits else 'does not fit'}",
-            f"  predicting a batch   {readable(self.prediction_bytes)}, its variances alone "
-            f"{readable(self.variance_bytes)}",
-        ]
+        lines = [f"Plan for the structure {self.structure!r} of the curvature {self.curvature!r}"]
+        lines += [f"  {name:<20} {value}" for name, value in self._facts()]
         if self.fallbacks:
             lines += ["  parts in another structure"]
             lines += [f"    {name}: {what}" for name, what in self.fallbacks.items()]
@@ -199,6 +186,27 @@ class Plan:
             ]
             lines += [self._line(name, size) for name, size in self.output_factors.items()]
         return "\n".join(lines)
+
+    def _facts(self) -> list[tuple[str, str]]:
+        predicting, variances = readable(self.prediction_bytes), readable(self.variance_bytes)
+        whether = "fits" if self.fits else "does not fit"
+        return [
+            ("random weights", f"{self.weights:,} of {self.parameters:,} parameters"),
+            ("at once", f"{self.rows:,} rows, {self.cotangents:,} cotangents"),
+            ("checking the reading", readable(self.tracing_bytes)),
+            ("reading a batch", f"{readable(self.reading_bytes)}, beside sums of {readable(self.sums_bytes)}"),
+            ("ending the sums", readable(self.finishing_bytes)),
+            ("the curvature", readable(self.curvature_bytes)),
+            ("the posterior", readable(self.posterior_bytes)),
+            ("a copy of the module", readable(self.copy_bytes)),
+            ("the fit in all", f"{readable(self.bytes)} of {readable(self.budget)}: {whether}"),
+            ("predicting a batch", f"{predicting}, its variances alone {variances}"),
+        ]
+
+    @notebook.shows
+    def _repr_html_(self) -> str:
+        facts, (title, *lines) = self._facts(), self.summary().splitlines()
+        return notebook.card(title, notebook.facts(facts), notebook.text("\n".join(lines[len(facts) :])))
 
     def _line(self, name: str, size: int) -> str:
         return f"    {name:<10} {readable(size):>8}{'' if size <= self.budget else '  does not fit'}"

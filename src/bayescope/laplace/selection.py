@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from bayescope import notebook
 from bayescope.curvature import CurvatureKeywords, CurvatureOptions
 from bayescope.errors import BayescopeWarning, InputError, InputTypeError, warn
 from bayescope.keywords import takes
@@ -79,13 +80,24 @@ class Selection:
 
     def summary(self) -> str:
         """The table, written for readers."""
+        return f"{self._title}\n{self._written().to_string()}"
+
+    @property
+    def _title(self) -> str:
+        return f"Selection among {len(self)} models by their evidence"
+
+    def _written(self) -> pd.DataFrame:
+        """The table with headings, and its numbers as text."""
         table = self.table
         columns = {heading: table[name].map(form.format) for heading, name, form in _COLUMNS}
-        lines = pd.DataFrame(columns).rename_axis(columns="model").to_string()
-        return f"Selection among {len(self)} models by their evidence\n{lines}"
+        return pd.DataFrame(columns).rename_axis(columns="model")
 
     def __repr__(self) -> str:
         return self.summary()
+
+    @notebook.shows
+    def _repr_html_(self) -> str:
+        return notebook.card(self._title, notebook.table(self._written().rename_axis(index="model")))
 
     def __getitem__(self, name: str) -> Posterior:
         return self.posteriors[name]

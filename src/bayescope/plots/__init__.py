@@ -1,4 +1,8 @@
-"""Pictures of predictions and posteriors: each function takes numbers and returns a matplotlib figure."""
+"""Pictures of predictions and posteriors: each function takes numbers and returns a matplotlib figure.
+
+Every picture takes ``ax=``: one matplotlib Axes, or several as ``plt.subplots`` gives them, one for each panel. It is
+then drawn into them, without a header, and they are what comes back.
+"""
 
 from bayescope.plots.additive import effect, effect_surface, effects, explanation, importance
 from bayescope.plots.posteriors import (
@@ -11,6 +15,7 @@ from bayescope.plots.posteriors import (
     reliability_curves,
     training_curves,
 )
+from bayescope.plots.predictions import predictions
 
 __all__ = [
     "agreement",
@@ -24,6 +29,7 @@ __all__ = [
     "marginals",
     "moment_agreement",
     "most_disputed",
+    "predictions",
     "reliability_curves",
     "training_curves",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,6 +20,9 @@ from bayescope.additive.explanation import Explanation, Importance
 from bayescope.errors import InputError, InputTypeError
 from bayescope.plots import style
 from bayescope.plots.numbers import MISSING, cell
+
+if TYPE_CHECKING:
+    from bayescope.notebook import Canvas
 
 # Effects of single features -------------------------------------------------------------------------------------------
 # The density of the data takes this share of a panel's height.
@@ -39,18 +42,21 @@ LONGEST_UNIT = 24
 HOW = "Pass [model.effects(name) for name in names]"
 
 
-def effect(curve: Effect, *, outputs: Sequence[str] = (), unit: str | None = None) -> Figure:
+def effect(curve: Effect, *, outputs: Sequence[str] = (), unit: str | None = None, ax: Canvas | None = None) -> Canvas:
     """The effect of one feature; see `effects`."""
-    return effects([curve], outputs=outputs, unit=unit)
+    return effects([curve], outputs=outputs, unit=unit, ax=ax)
 
 
-def effects(curves: Sequence[Effect], *, outputs: Sequence[str] = (), unit: str | None = None) -> Figure:
+def effects(
+    curves: Sequence[Effect], *, outputs: Sequence[str] = (), unit: str | None = None, ax: Canvas | None = None
+) -> Canvas:
     """One panel a feature, on one scale: mean and band, and below them the density of the data.
 
     Args:
         curves: in the order of the panels, such as that of the features' importance.
         outputs: names of the outputs where there are several; by default those that the effects tell.
         unit: what the effects are measured in, by default what they tell.
+        ax: the axes to draw into, one for each panel; a new figure if not given.
 
     Raises:
         InputError: if there is nothing to show, or not one name for each output.
@@ -77,15 +83,19 @@ def effects(curves: Sequence[Effect], *, outputs: Sequence[str] = (), unit: str 
             title="Effects" if len(curves) > 1 else "Effect",
             subtitle=f"Mean under the posterior and {100 * curves[0].level:g} % band{zero}.",
             sharey=True,
+            ax=ax,
         )
         for panel, one in zip(axes, curves, strict=True):
             draw_effect(panel, one)
-            panel.set_title(style.shorten(one.feature))
+            panel.set_title(style.shorten(one.feature), parse_math=False)
+        style.one_scale(axes, "y")
         make_room(axes[0])
+        style.one_scale(axes, "y")
         for panel, one in zip(axes, curves, strict=True):
             draw_density(panel, one)
-        figure.supylabel(style.shorten(curves[0].unit if unit is None else unit, LONGEST_UNIT), fontsize=9.5)
-    return figure
+        name = style.shorten(curves[0].unit if unit is None else unit, LONGEST_UNIT)
+        style.axis_labels(figure, axes, y=name, given=ax is not None)
+    return style.drawn(figure, ax)
 
 
 def draw_effect(panel: Axes, curve: Effect, *, tint: str | None = None) -> None:
@@ -220,7 +230,9 @@ def _ticks(panel: Axes, curve: Effect) -> None:
     labels = [style.shorten(str(label), LONGEST_LABEL) for label in curve.grid]
     marks = [*zip(places(curve), labels, strict=True), *gone]
     turned = sum(len(label) for _, label in marks) > LETTERS
-    panel.set_xticks([at for at, _ in marks], [label for _, label in marks], rotation=90 if turned else 0)
+    panel.set_xticks(
+        [at for at, _ in marks], [label for _, label in marks], rotation=90 if turned else 0, parse_math=False
+    )
     panel.set_xlim(-0.6, len(marks) - 0.4)
 
 
@@ -230,13 +242,14 @@ CONTOURS = 7
 DOT = 14.0
 
 
-def effect_surface(surface: Surface, *, output: int = 0, unit: str | None = None) -> Figure:
+def effect_surface(surface: Surface, *, output: int = 0, unit: str | None = None, ax: Canvas | None = None) -> Canvas:
     """The mean with contour lines, and the standard deviation beside it.
 
     Args:
         surface: the surface.
         output: which one, where there are several.
         unit: what the effect is measured in, by default what the surface tells.
+        ax: the two axes to draw into; a new figure if not given.
 
     Raises:
         InputError: if there is no such output, or a grid is empty.
@@ -260,6 +273,7 @@ def effect_surface(surface: Surface, *, output: int = 0, unit: str | None = None
             height=2.9,
             title=f"{first} and {second}" + (f": {surface.outputs[output]}" if surface.outputs else ""),
             subtitle=f"What both do together, {what}. Dots: where the data are, larger where there are more.",
+            ax=ax,
         )
         for panel, values, name, colours, limits in (
             (axes[0], mean, "mean", signed, (-largest, largest)),
@@ -267,8 +281,9 @@ def effect_surface(surface: Surface, *, output: int = 0, unit: str | None = None
         ):
             _map(figure, panel, surface, values, colours, limits, surface.unit if unit is None else unit)
             panel.set_title(name)
-            panel.set(xlabel=first, ylabel=second)
-    return figure
+            panel.set_xlabel(first, parse_math=False)
+            panel.set_ylabel(second, parse_math=False)
+    return style.drawn(figure, ax)
 
 
 def _map(
@@ -286,9 +301,9 @@ def _map(
     sizes = DOT * surface.density[surface.density > 0] / (surface.density.max() or 1.0)
     panel.scatter(x[at[:, 0]], y[at[:, 1]], s=sizes, color=style.INK, alpha=0.35, lw=0)
     if surface.grid_a.dtype == object:
-        panel.set_xticks(x, [style.shorten(str(label), 12) for label in surface.grid_a])
+        panel.set_xticks(x, [style.shorten(str(label), 12) for label in surface.grid_a], parse_math=False)
     if surface.grid_b.dtype == object:
-        panel.set_yticks(y, [style.shorten(str(label), 12) for label in surface.grid_b])
+        panel.set_yticks(y, [style.shorten(str(label), 12) for label in surface.grid_b], parse_math=False)
     figure.colorbar(image, ax=panel, label=style.shorten(unit, LONGEST_UNIT), shrink=0.9, aspect=24)
 
 
@@ -314,8 +329,14 @@ class TermBar:
 
 
 def explanation(
-    reasons: Explanation, row: int = 0, *, output: int = 0, most: int = MOST, unit: str | None = None
-) -> Figure:
+    reasons: Explanation,
+    row: int = 0,
+    *,
+    output: int = 0,
+    most: int = MOST,
+    unit: str | None = None,
+    ax: Canvas | None = None,
+) -> Canvas:
     """One prediction: the terms that contribute most, the others together, the constants and the total.
 
     Args:
@@ -324,6 +345,7 @@ def explanation(
         output: which, where there are several.
         most: how many terms have a separate bar.
         unit: what contributions are measured in, by default what the explanation tells.
+        ax: the axes to draw into; a new figure if not given.
 
     Raises:
         InputError: if there is no such row or output.
@@ -342,15 +364,21 @@ def explanation(
             title="One prediction and its reasons" + (f": {reasons.outputs[output]}" if reasons.outputs else ""),
             subtitle=f"Contributions with {level} intervals; with the intercept, the mean over the data, they sum to "
             "the total.",
+            ax=ax,
         )
         draw_bars(panel, lines)
-        panel.set_xlabel(reasons.unit if unit is None else unit)
-    return figure
+        panel.set_xlabel(reasons.unit if unit is None else unit, parse_math=False)
+    return style.drawn(figure, ax)
 
 
 def importance(
-    ranking: Importance, *, outputs: Sequence[str] = (), most: int = MOST, unit: str | None = None
-) -> Figure:
+    ranking: Importance,
+    *,
+    outputs: Sequence[str] = (),
+    most: int = MOST,
+    unit: str | None = None,
+    ax: Canvas | None = None,
+) -> Canvas:
     """The most important terms: the mean absolute contribution over the data, with its interval.
 
     Args:
@@ -358,6 +386,7 @@ def importance(
         outputs: names of the outputs where there are several; by default those that the importance tells.
         most: how many terms.
         unit: what contributions are measured in, by default what the importance tells.
+        ax: the axes to draw into; a new figure if not given.
 
     Raises:
         InputError: if there is not one name for each output.
@@ -378,6 +407,7 @@ def importance(
             title="Importance",
             subtitle="Mean absolute contribution over the data: its mean under the posterior, with the "
             f"{100 * ranking.level:g} % interval.",
+            ax=ax,
         )
         for output in range(count):
             height = 0.72 / count
@@ -388,8 +418,8 @@ def importance(
             panel.plot(point[order, output], y, "|", color=style.INK, ms=60 * height / count**0.5 / 6)
         _named(panel, [style.shorten(ranking.names[place], 30) for place in order])
         panel.set_xlim(left=0)
-        panel.set_xlabel(f"mean absolute contribution: {ranking.unit if unit is None else unit}")
-    return figure
+        panel.set_xlabel(f"mean absolute contribution: {ranking.unit if unit is None else unit}", parse_math=False)
+    return style.drawn(figure, ax)
 
 
 def bars(
@@ -440,7 +470,7 @@ def draw_bars(panel: Axes, lines: Sequence[TermBar]) -> None:
 
 
 def _named(panel: Axes, names: Sequence[str]) -> None:
-    panel.set_yticks(range(len(names)), names)
+    panel.set_yticks(range(len(names)), names, parse_math=False)
     panel.set_ylim(len(names) - 0.4, -0.6)
     panel.tick_params(axis="y", length=0)
     panel.spines["left"].set_visible(False)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import singledispatch
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize, to_rgb
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from scipy import stats
@@ -23,9 +22,14 @@ from bayescope.metrics import Reliability
 from bayescope.plots import marks, style
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterior, Posterior
 
+if TYPE_CHECKING:
+    from bayescope.notebook import Canvas
+
 
 # Predictions compared with a reference --------------------------------------------------------------------------------
-def agreement(log_probs: Mapping[str, np.ndarray], *, reference: str, classes: Sequence[str]) -> Figure:
+def agreement(
+    log_probs: Mapping[str, np.ndarray], *, reference: str, classes: Sequence[str], ax: Canvas | None = None
+) -> Canvas:
     """One panel a posterior: the log odds that it gives each row against those that the reference gives.
 
     Log odds, log p/(1 − p), show what a probability axis hides: whether a row at 0.99 should have been at 0.9.
@@ -34,6 +38,7 @@ def agreement(log_probs: Mapping[str, np.ndarray], *, reference: str, classes: S
         log_probs: by posterior, log class probabilities of the same N rows, shape (N, K); the reference among them.
         reference: the posterior on the x axes.
         classes: names of the K classes.
+        ax: the axes to draw into, one for each panel; a new figure if not given.
     """
     odds = {name: log_odds(values) for name, values in log_probs.items()}
     others = [name for name in odds if name != reference]
@@ -49,6 +54,7 @@ def agreement(log_probs: Mapping[str, np.ndarray], *, reference: str, classes: S
             subtitle=f"{points}: {what}. Steeper than the diagonal is overconfident, flatter is underconfident.",
             sharex=True,
             sharey=True,
+            ax=ax,
         )
         ends = [truth.min(), truth.max()]
         for panel, name in zip(axes, others, strict=True):
@@ -56,9 +62,11 @@ def agreement(log_probs: Mapping[str, np.ndarray], *, reference: str, classes: S
             panel.scatter(truth, odds[name], s=9, color=style.colour(name), alpha=0.6, linewidth=0)
             panel.locator_params(nbins=6)
             style.titled(panel, name)
-        figure.supxlabel(f"{what}, {style.label(reference)}", fontsize=9.5)
-        figure.supylabel(f"{what}, the panel's posterior", fontsize=9.5)
-    return figure
+        style.one_scale(axes, "x")
+        style.one_scale(axes, "y")
+        labels = {"x": f"{what}, {style.label(reference)}", "y": f"{what}, the panel's posterior"}
+        style.axis_labels(figure, axes, **labels, given=ax is not None)
+    return style.drawn(figure, ax)
 
 
 def log_odds(log_probs: np.ndarray) -> np.ndarray:
@@ -73,13 +81,20 @@ def log_odds(log_probs: np.ndarray) -> np.ndarray:
 OUTLYING = 0.01
 
 
-def moment_agreement(moments: Mapping[str, tuple[np.ndarray, np.ndarray]], *, reference: str, target: str) -> Figure:
+def moment_agreement(
+    moments: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    *,
+    reference: str,
+    target: str,
+    ax: Canvas | None = None,
+) -> Canvas:
     """One panel a posterior: how far its predictive mean and sd of each row are from the reference's.
 
     Args:
         moments: by posterior, means and sds of the predictives of the same N rows; the reference among them.
         reference: the posterior that the others are compared with.
         target: the name of what is predicted.
+        ax: the axes to draw into, one for each panel; a new figure if not given.
     """
     others = [name for name in moments if name != reference]
     centre, width = moments[reference]
@@ -95,6 +110,7 @@ def moment_agreement(moments: Mapping[str, tuple[np.ndarray, np.ndarray]], *, re
             f"than those of {against}, below it narrower.",
             sharex=True,
             sharey=True,
+            ax=ax,
         )
         for panel, name in zip(axes, others, strict=True):
             panel.axhline(1.0, color=style.MUTED, linewidth=0.8, zorder=1)
@@ -104,16 +120,16 @@ def moment_agreement(moments: Mapping[str, tuple[np.ndarray, np.ndarray]], *, re
         shifts, ratios = (np.concatenate(values) for values in zip(*points.values(), strict=True))
         furthest = max(0.05, 1.1 * float(np.quantile(np.abs(shifts), 1.0 - OUTLYING)))
         largest = max(0.05, 1.1 * float(np.quantile(np.abs(np.log(ratios)), 1.0 - OUTLYING)))
-        axes[0].set_xlim(-furthest, furthest)
-        axes[0].set_yscale("log")
-        axes[0].set_ylim(math.exp(-largest), math.exp(largest))
         for panel in axes:
+            panel.set_xlim(-furthest, furthest)
+            panel.set_yscale("log")
+            panel.set_ylim(math.exp(-largest), math.exp(largest))
             panel.locator_params(axis="x", nbins=5)
             ticks = _ratios(math.exp(largest))
             marks.plain_ticks(panel, "y", ticks, [f"{tick:.3g}" for tick in ticks])
-        figure.supxlabel(f"difference of means, in sds by {against}", fontsize=9.5)
-        figure.supylabel("ratio of sds", fontsize=9.5)
-    return figure
+        labels = {"x": f"difference of means, in sds by {against}", "y": "ratio of sds"}
+        style.axis_labels(figure, axes, **labels, given=ax is not None)
+    return style.drawn(figure, ax)
 
 
 def _ratios(largest: float) -> list[float]:
@@ -129,7 +145,7 @@ LARGEST_POINT = 60  # square points
 COUNTS = (-0.27, -0.03)
 
 
-def reliability_curves(probs: Mapping[str, np.ndarray], y: np.ndarray) -> Figure:
+def reliability_curves(probs: Mapping[str, np.ndarray], y: np.ndarray, *, ax: Canvas | None = None) -> Canvas:
     """One panel a posterior: accuracy against confidence in bins, with the band a calibrated prediction stays in.
 
     The band is the binomial's central 95 % for the bin's rows and mean confidence; the bars at the bottom count rows.
@@ -137,6 +153,7 @@ def reliability_curves(probs: Mapping[str, np.ndarray], y: np.ndarray) -> Figure
     Args:
         probs: class probabilities of the same N rows, by posterior, shape (N, K).
         y: the rows' classes, 0…K−1.
+        ax: the axes to draw into, one for each panel; a new figure if not given.
     """
     classes = next(iter(probs.values())).shape[1]
     diagrams = {name: metrics.reliability(table, y) for name, table in probs.items()}
@@ -152,16 +169,14 @@ def reliability_curves(probs: Mapping[str, np.ndarray], y: np.ndarray) -> Figure
             f"if the probabilities were true. Bars below 0: rows a bin, at most {largest}.",
             sharex=True,
             sharey=True,
+            ax=ax,
         )
         for panel, (name, diagram) in zip(axes, diagrams.items(), strict=True):
             _draw_bins(panel, diagram, style.colour(name), (COUNTS[1] - COUNTS[0]) / largest)
             style.titled(panel, name, f"ECE {metrics.ece(probs[name], y):.3f}")
-        axes[0].set_xlim(1 / classes, 1.015)
-        axes[0].set_ylim(COUNTS[0], 1.04)
-        axes[0].set_yticks([0, 0.25, 0.5, 0.75, 1])
-        figure.supxlabel("confidence", fontsize=9.5)
-        figure.supylabel("accuracy", fontsize=9.5)
-    return figure
+            panel.set(xlim=(1 / classes, 1.015), ylim=(COUNTS[0], 1.04), yticks=[0, 0.25, 0.5, 0.75, 1])
+        style.axis_labels(figure, axes, x="confidence", y="accuracy", given=ax is not None)
+    return style.drawn(figure, ax)
 
 
 def _draw_bins(panel: Axes, diagram: Reliability, colour: str, height: float) -> None:
@@ -179,7 +194,9 @@ def _draw_bins(panel: Axes, diagram: Reliability, colour: str, height: float) ->
     )
 
 
-def calibration_curves(shares: Mapping[str, np.ndarray], levels: np.ndarray, rows: int) -> Figure:
+def calibration_curves(
+    shares: Mapping[str, np.ndarray], levels: np.ndarray, rows: int, *, ax: Canvas | None = None
+) -> Canvas:
     """One panel a posterior: the share of outcomes below each quantile against the level of the quantile.
 
     The band is the binomial's central 95 % for the rows and the level.
@@ -188,6 +205,7 @@ def calibration_curves(shares: Mapping[str, np.ndarray], levels: np.ndarray, row
         shares: of the outcomes that are below their quantiles, by posterior, shape (L,).
         levels: of the quantiles, rising, shape (L,).
         rows: how many outcomes there are.
+        ax: the axes to draw into, one for each panel; a new figure if not given.
     """
     low, high = (stats.binom.ppf(tail, rows, levels) / rows for tail in (0.025, 0.975))
     with style.house():
@@ -201,16 +219,16 @@ def calibration_curves(shares: Mapping[str, np.ndarray], levels: np.ndarray, row
             "diagonal in the middle is too confident, a steeper one not confident enough.",
             sharex=True,
             sharey=True,
+            ax=ax,
         )
         for panel, (name, found) in zip(axes, shares.items(), strict=True):
             panel.fill_between(levels, low, high, color=style.colour(name), alpha=0.18, linewidth=0)
             panel.plot([0, 1], [0, 1], color=style.MUTED, linewidth=0.8, zorder=1)
             panel.plot(levels, found, color=style.colour(name), marker="o", markersize=2.5, linewidth=1.2)
             style.titled(panel, name, f"furthest {np.abs(found - levels).max():.3f}")
-        axes[0].set(xlim=(0, 1), ylim=(0, 1), xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
-        figure.supxlabel("level of the quantile", fontsize=9.5)
-        figure.supylabel("share below it", fontsize=9.5)
-    return figure
+            panel.set(xlim=(0, 1), ylim=(0, 1), xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
+        style.axis_labels(figure, axes, x="level of the quantile", y="share below it", given=ax is not None)
+    return style.drawn(figure, ax)
 
 
 # Marginals of weights -------------------------------------------------------------------------------------------------
@@ -247,7 +265,8 @@ def marginals(
     names: Sequence[str],
     chosen: Sequence[int],
     units: str = "weight",
-) -> Figure:
+    ax: Canvas | None = None,
+) -> Canvas:
     """One panel a weight: the reference's draws as a histogram, Gaussians as their exact densities, points as lines.
 
     Args:
@@ -256,6 +275,7 @@ def marginals(
         names: of all P weights.
         chosen: the weights to draw, by index.
         units: what the x axes measure.
+        ax: the axes to draw into, one for each panel; a new figure if not given.
     """
     histogram = _draws(posteriors[reference])
     others = {name: posterior for name, posterior in posteriors.items() if name != reference}
@@ -270,6 +290,7 @@ def marginals(
             title=f"Marginal posteriors over {style.label(reference)}",
             subtitle=f"Densities of {len(chosen)} of {len(names)} weights, those on which the posteriors differ most "
             f"from {style.label(reference)} first.",
+            ax=ax,
         )
         for panel, index in zip(axes, chosen, strict=True):
             heights, _, _ = panel.hist(
@@ -281,9 +302,9 @@ def marginals(
             panel.set_yticks([])
             panel.spines["left"].set_visible(False)
             panel.locator_params(axis="x", nbins=5)
-            panel.set_title(style.shorten(names[index]))
-        figure.supxlabel(units, fontsize=9.5)
-    return figure
+            panel.set_title(style.shorten(names[index]), parse_math=False)
+        style.axis_labels(figure, axes, x=units, given=ax is not None)
+    return style.drawn(figure, ax)
 
 
 @singledispatch
@@ -345,7 +366,8 @@ def decision_surfaces(
     *,
     names: Sequence[str],
     classes: Sequence[str],
-) -> Figure:
+    ax: Canvas | None = None,
+) -> Canvas:
     """One panel a posterior: p(class∣x) on one colour scale, the contours at 0.1, 0.5 and 0.9, and the data.
 
     With more than two classes the colour is the classes' colours mixed by their probabilities, and the contours are
@@ -357,6 +379,7 @@ def decision_surfaces(
         y: their classes, 0…K−1.
         names: of the two features.
         classes: names of the K classes.
+        ax: the axes to draw into, one for each panel; a new figure if not given.
     """
     span, two = (_ends(X[:, 0]), _ends(X[:, 1])), len(classes) == 2
     what = f"p({classes[-1]})"
@@ -371,6 +394,7 @@ def decision_surfaces(
             subtitle=f"Predictive probability with the training rows. Contours: {lines}.",
             sharex=True,
             sharey=True,
+            ax=ax,
         )
         for panel, (name, predict) in zip(axes, predictors.items(), strict=True):
             probs = predict(marks.lattice(span, GRID)).reshape(GRID, GRID, len(classes))
@@ -381,12 +405,11 @@ def decision_surfaces(
             marks.rows(panel, X, y, size=float(np.clip(2500 / len(X), 4, 18)))
             panel.set_title(style.label(name))
             panel.spines[:].set_visible(False)
-        figure.supxlabel(names[0], fontsize=9.5)
-        figure.supylabel(names[1], fontsize=9.5)
+        style.axis_labels(figure, axes, x=names[0], y=names[1], given=ax is not None)
         if two:
             scale = ScalarMappable(Normalize(0, 1), style.probability_scale())
             figure.colorbar(scale, ax=axes, label=what, ticks=[0, *marks.LEVELS, 1], shrink=0.8, aspect=28)
-    return figure
+    return style.drawn(figure, ax)
 
 
 def _many_classes(panel: Axes, span: marks.Span, probs: np.ndarray) -> None:
@@ -426,14 +449,18 @@ FALL = 0.1
 
 
 def training_curves(
-    traces: Mapping[str, Mapping[str, Sequence[float]]], *, log_evidence: float | None = None
-) -> Figure:
+    traces: Mapping[str, Mapping[str, Sequence[float]]],
+    *,
+    log_evidence: float | None = None,
+    ax: Canvas | None = None,
+) -> Canvas:
     """One panel a quantity, one line a training; sums over all rows, in nats.
 
     Args:
         traces: by the name of a posterior its `Posterior.trace`, lists with a number per epoch. Drawn is what they have
             of "nll", "validation_nll", "penalty" (½ (θ−m)ᵀP₀(θ−m)), "kl" and "elbo".
         log_evidence: log p(y), where it is known: no ELBO lies above that line.
+        ax: the axes to draw into, one for each panel; a new figure if not given.
 
     Raises:
         InputError: if no trace has one of these quantities.
@@ -453,6 +480,7 @@ def training_curves(
             key=key,
             title="Training",
             subtitle="Sums over all rows, in nats; each row as the epoch meets it.",
+            ax=ax,
         )
         for panel, quantity in zip(axes, chosen, strict=True):
             curves = {name: np.asarray(trace[quantity]) for name, trace in traces.items() if trace.get(quantity)}
@@ -462,8 +490,8 @@ def training_curves(
                 low, high = panel.get_ylim()
                 panel.axhline(log_evidence, color=style.MUTED, lw=1, ls=":", zorder=1)
                 panel.set_ylim(low, max(high, log_evidence + 0.05 * (log_evidence - low)))
-        figure.supxlabel("epoch", fontsize=9.5)
-    return figure
+        style.axis_labels(figure, axes, x="epoch", given=ax is not None)
+    return style.drawn(figure, ax)
 
 
 def _draw_curves(panel: Axes, curves: Mapping[str, np.ndarray]) -> None:

@@ -7,17 +7,25 @@ import textwrap
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, cast, final
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 
+from bayescope.errors import InputError
+
+if TYPE_CHECKING:
+    from bayescope.notebook import Canvas, Place
+
 DPI = 150
+SCREEN_DPI = 96  # pixels of a page that stand for an inch
 MARGIN = 0.12  # inches
 LEAST_WIDTH = 5.0  # inches
 LETTERS_PER_INCH = 15.5  # of a subtitle
@@ -133,6 +141,18 @@ def probability_scale() -> LinearSegmentedColormap:
     return LinearSegmentedColormap.from_list("probability", [low, (1.0, 1.0, 1.0), high])
 
 
+@final
+class Picture(Figure):
+    """A matplotlib figure that a notebook shows whatever the backend is: pyplot knows nothing of it."""
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        """Return the PNG and the size at which letters have their nominal size on a screen."""
+        buffer = BytesIO()
+        self.savefig(buffer, format="png", dpi=DPI)
+        width, height = (round(SCREEN_DPI * side) for side in self.get_size_inches())
+        return buffer.getvalue(), {"width": width, "height": height}
+
+
 _TURNS = threading.RLock()
 
 
@@ -162,8 +182,9 @@ def panels(
     most: int = 4,
     sharex: bool = False,
     sharey: bool = False,
+    ax: Place | None = None,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with a header and a grid of equal panels, free of pyplot's global state.
+    """A figure with a header and a grid of equal panels, free of pyplot's global state; or the axes that are given.
 
     Args:
         count: how many panels.
@@ -175,10 +196,17 @@ def panels(
         most: panels in a row.
         sharex: whether all panels have one x axis.
         sharey: whether all panels have one y axis.
+        ax: the axes to draw into, one for each panel. Their figure gets no header; the first has the legend, and a
+            single one the title.
 
     Returns:
         The figure and its panels, row by row; places beyond the last panel are empty.
+
+    Raises:
+        InputError: if there is not one for each panel.
     """
+    if ax is not None:
+        return _given(ax, count, title, key)
     rows = math.ceil(count / most)
     columns = math.ceil(count / rows)
     size = max(columns * width, LEAST_WIDTH)
@@ -188,7 +216,7 @@ def panels(
     per_row = len(key) if sum(entries) <= room else max(1, int(room / max(entries)))
     header = 0.50 + 0.17 * len(lines) + (0.06 + 0.23 * math.ceil(len(key) / per_row) if key else 0)
     total = rows * height + header
-    figure = Figure(figsize=(size, total))
+    figure = Picture(figsize=(size, total))
     FigureCanvasAgg(figure)
     figure.set_layout_engine(
         "constrained", rect=(0, 0, 1, 1 - header / total), w_pad=0.08, h_pad=0.08, hspace=0.04, wspace=0.03
@@ -207,6 +235,43 @@ def panels(
     for panel in axes[max(count - columns, 0) : count]:
         panel.xaxis.set_tick_params(labelbottom=True)
     return figure, axes[:count]
+
+
+def _given(ax: Place, count: int, title: str, key: Sequence[Artist]) -> tuple[Figure, list[Axes]]:
+    """The axes that a caller gave, one for each panel, and their figure."""
+    axes = [ax] if isinstance(ax, Axes) else list(np.ravel(np.array(ax, dtype=object)))
+    if len(axes) != count or not all(isinstance(each, Axes) for each in axes):
+        some = "one matplotlib Axes" if count == 1 else f"{count} matplotlib Axes, one for each panel"
+        got = f"{len(axes)}" if all(isinstance(each, Axes) for each in axes) else f"{type(ax).__name__}"
+        raise InputError(f"ax: expected {some}, got {got}. Take those of plt.subplots(1, {count}), or leave ax= out.")
+    if count == 1:
+        axes[0].set_title(title, parse_math=False)
+    if key:
+        axes[0].legend(handles=list(key))
+    return cast(Figure, axes[0].figure), axes
+
+
+def drawn(figure: Figure, ax: Canvas | None) -> Canvas:
+    """What a plot returns: the axes that it was given, else its figure."""
+    return cast("Canvas", figure) if ax is None else ax
+
+
+def one_scale(axes: Sequence[Axes], coordinate: Literal["x", "y"]) -> None:
+    """Gives all panels the limits that hold what each of them shows, also where they share no axis."""
+    ends = np.array([getattr(panel, f"get_{coordinate}lim")() for panel in axes])
+    for panel in axes:
+        getattr(panel, f"set_{coordinate}lim")(ends.min(), ends.max())
+
+
+def axis_labels(figure: Figure, axes: Sequence[Axes], *, x: str = "", y: str = "", given: bool = False) -> None:
+    """Names the axes once for all panels of a figure, or at each of those that a caller gave."""
+    for text, whole, each in (
+        (x, figure.supxlabel, [panel.set_xlabel for panel in axes]),
+        (y, figure.supylabel, [panel.set_ylabel for panel in axes]),
+    ):
+        for write in each if given else [whole]:
+            if text:
+                write(text, fontsize=9.5, parse_math=False)
 
 
 def titled(panel: Axes, name: str, aside: str = "") -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, TypeVar, cast
 import torch
 from torch import Tensor
 
-from bayescope import checks
+from bayescope import checks, notebook
 from bayescope.errors import InputError, UndefinedQuantityError, UnsupportedError
 from bayescope.likelihoods import IntegralName, Likelihood, described
 from bayescope.memory import draw_count, require_memory
@@ -578,6 +578,10 @@ class Posterior(ABC):
 
     def __repr__(self) -> str:
         return self.summary()
+
+    @notebook.shows
+    def _repr_html_(self) -> str:
+        return notebook.summary(self.summary())
 
     def save(self, path: str | Path, *, metadata: Mapping[str, Any] | None = None) -> Path:
         """Writes the posterior into one file, from which `bayescope.load` has it again: predictions to the last bit.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
 import torch
@@ -19,11 +19,15 @@ from bayescope.latent import Latent
 from bayescope.likelihoods import Binomial, Likelihood, Moments, entropy
 from bayescope.memory import draw_count
 from bayescope.models import among, among_pairs
+from bayescope.notebook import plots, shows
+from bayescope.predictive.table import columns_of, first_rows
 from bayescope.tables.frames import table_of
 from bayescope.top_classes import TopClasses, refuse_all_classes
 
+if TYPE_CHECKING:
+    from bayescope.notebook import Canvas
+
 Array = Tensor | np.ndarray
-Columns = dict[str, Any]
 RowIndex = int | slice | Sequence[int] | Sequence[bool] | Array
 
 
@@ -365,19 +369,47 @@ class Predictive:
             InputError: if names do not fit, the level is outside (0, 1), or outputs are dense.
         """
         refuse_dense(self, "Read a dense answer's arrays: its positions are no rows of a table.")
-        p = (
-            self if self.arrays else replace(self, arrays=True, dtype=torch.float64)
-        )  # this one has its integrals at hand
-        imputed = {"imputed": p.imputed} if p.imputed is not None and p.imputed.any() else {}
-        if not p.likelihood.discrete:
-            _refuse_given("classes", classes, "a regression")
-            return table_of(_of_numbers(p, outputs, level) | imputed, self.frame)
-        _refuse_given("outputs", outputs, "classes")
-        labels = _names("classes", classes, p.probs.shape[1], self.names or range(p.probs.shape[1]))
-        several = p.likelihood.domain.kind == "binary" and p.latent.mean.shape[1] > 1
-        columns = _of_labels(p, labels, level) if several else _of_classes(p, labels, level)
-        information = {"entropy": p.entropy, "mutual_information": p.mutual_information}
-        return table_of(columns | information | imputed, self.frame)
+        # This one has its integrals at hand.
+        p = self if self.arrays else replace(self, arrays=True, dtype=torch.float64)
+        return table_of(columns_of(p, classes, outputs, level), self.frame)
+
+    def plot(
+        self,
+        y: ArrayLike | None = None,
+        *,
+        x: ArrayLike | None = None,
+        level: float | None = 0.95,
+        curve: bool | None = None,
+        most: int | None = None,
+        ax: Canvas | None = None,
+    ) -> Canvas:
+        """A picture of the predictions with their intervals, and of what happened where y is given.
+
+        - A regression: a panel for each output, with its mean, the interval of the mean (dark: what more data would
+          narrow) and that of the outcome (light).
+        - Two classes: the probability of the second one with its interval; of several labels a row, a panel for each.
+        - More classes: the probability of the most probable one in its colour, with its interval; with ``x``, the
+          probabilities of all classes.
+
+        Args:
+            y: what happened, as for `log_prob`: one for each row.
+            x: where the rows stand along the axis, N numbers such as one feature. By default they are sorted by what
+                is predicted.
+            level: the probability of the intervals; ``None`` for none, which of very many classes are most of the work.
+            curve: whether predictions are joined to a curve with a band, which needs x. By default they are where no
+                number in x comes twice.
+            most: how many rows are drawn, evenly chosen along the axis; all for a curve. By default 200, and fewer of
+                three classes and more, whose intervals take longer.
+            ax: the axes to draw into, one for each panel; a new figure if not given.
+
+        Returns:
+            A matplotlib figure, which a notebook shows; or the axes that were given.
+
+        Raises:
+            InputError: if outcomes, x or axes do not fit, or outputs are dense.
+        """
+        drawn: Canvas = plots().predictions(self, y, x=x, level=level, curve=curve, most=most, ax=ax)
+        return drawn
 
     def summary(self) -> str:
         """A few lines: what was predicted, how, and what options resolved to."""
@@ -389,6 +421,10 @@ class Predictive:
 
     def __repr__(self) -> str:
         return self.summary()
+
+    @shows
+    def _repr_html_(self) -> str:
+        return first_rows(self)
 
     def __len__(self) -> int:
         return self._shape[0]
@@ -514,58 +550,6 @@ def _row_numbers(rows: RowIndex, count: int) -> np.ndarray:
 def _rest(columns: Tensor) -> Tensor:
     """What the probabilities of some classes leave, shape (N, 1); rounding may put their sum just above 1."""
     return (1.0 - columns.sum(-1, keepdim=True)).clamp_min(0.0)
-
-
-def _of_classes(p: Predictive, labels: np.ndarray, level: float | None) -> Columns:
-    probs = np.asarray(p.probs)
-    best = probs.argmax(axis=1)[:, None]
-
-    def of_best(values: Array) -> np.ndarray:
-        return np.take_along_axis(values, best, axis=1)[:, 0]
-
-    columns: Columns = {"predicted": labels[best[:, 0]]}
-    columns |= {f"p({label})": probs[:, k] for k, label in enumerate(labels.tolist())}
-    if level is not None:
-        low, high = p.interval(level, of="mean")
-        columns |= {"low": of_best(low), "high": of_best(high)}
-    return columns | {"epistemic_sd": of_best(np.sqrt(p.epistemic))}
-
-
-def _of_labels(p: Predictive, labels: np.ndarray, level: float | None) -> Columns:
-    each = {"probability": p.probs}
-    if level is not None:
-        each["low"], each["high"] = p.interval(level, of="mean")
-    each["epistemic_sd"] = np.sqrt(p.epistemic)
-    return _side_by_side(each, [f"{label}: " for label in labels.tolist()])
-
-
-def _of_numbers(p: Predictive, outputs: Sequence[str] | None, level: float | None) -> Columns:
-    each = {"mean": p.mean, "sd": np.sqrt(p.variance)}
-    if level is not None:
-        each["low"], each["high"] = p.interval(level, of="outcome")
-    each |= {"epistemic_sd": np.sqrt(p.epistemic), "aleatoric_sd": np.sqrt(p.aleatoric)}
-    count = p.mean.shape[1]
-    names = _names("outputs", outputs, count, p.names or [f"y{place}" for place in range(count)])
-    return _side_by_side(each, [""] if count == 1 else [f"{name}: " for name in names.tolist()])
-
-
-def _side_by_side(each: dict[str, Any], prefixes: Sequence[str]) -> Columns:
-    """The columns of one label or output after those of another."""
-    return {prefix + name: values[:, k] for k, prefix in enumerate(prefixes) for name, values in each.items()}
-
-
-def _names(name: str, given: object, count: int, default: Sequence[Any]) -> np.ndarray:
-    names = np.asarray(default if given is None else given)
-    if names.shape != (count,):
-        raise InputError(f"{name}: expected {count} names, got shape {names.shape}. Give one for each.")
-    if len(set(map(str, names.tolist()))) < count:
-        raise InputError(f"{name}: expected names that differ, got {names.tolist()}. Rename those that are alike.")
-    return names
-
-
-def _refuse_given(name: str, given: object, what: str) -> None:
-    if given is not None:
-        raise InputError(f"{name}: expected None for {what}, got {given!r}. Leave it out.")
 
 
 def most_informative(
