@@ -35,6 +35,7 @@ DIGITS = 4
 _LINE = "1px solid rgba(128, 128, 128, 0.4)"
 _CELL = "padding: 2px 10px; border: 0; vertical-align: top; background: none;"
 _TEXT, _NUMBER = (f"{_CELL} text-align: {side};" for side in ("left", "right"))
+_TABLE = "border-collapse: collapse; border: 0; margin: 4px 0; font-size: inherit; color: inherit;"
 _QUIET = "opacity: 0.75; margin: 4px 0; font-size: 90%;"
 
 Shown = TypeVar("Shown")
@@ -159,4 +160,4 @@ def _cell(tag: str, value: object, look: str) -> str:
 
 def _grid(lines: Iterable[Sequence[str]]) -> str:
     rows = "".join(f'<tr style="background: none;">{"".join(cells)}</tr>' for cells in lines)
-    return f'<table style="border-collapse: collapse; border: 0; margin: 4px 0; font-size: inherit; color: inherit;">{rows}</table>'
+    return f'<table style="{_TABLE}">{rows}</table>'

@@ -136,9 +136,12 @@ def predictions(
         raise InputTypeError(f"predictions: expected Predictive, got {kind}. Pass q.predict(x).")
     refuse_dense(predictive, "Index its rows and draw its arrays, such as p.mean.")
     p = predictive if predictive.arrays else replace(predictive, arrays=True)
+    if len(p) == 0:
+        raise InputError("predictions: expected at least one row, got none.")
     along = None if x is None else _along(x, len(p))
     joined = _joined(curve, along)
-    rows = _sorted(p, _outcomes(p, y), along, level, checks.count("most", most or _usual(p)) if not joined else len(p))
+    usual = len(p) if joined else _usual(p)
+    rows = _sorted(p, _outcomes(p, y), along, level, usual if most is None else checks.count("most", most))
     drawing = _DRAWINGS[_kind(p)](rows)
     some = f" {len(rows.at):,} of {len(p):,} rows." if len(rows.at) < len(p) else ""
     alone = len(drawing.panels) == 1

@@ -398,8 +398,8 @@ class Predictive:
             level: the probability of the intervals; ``None`` for none, which of very many classes are most of the work.
             curve: whether predictions are joined to a curve with a band, which needs x. By default they are where no
                 number in x comes twice.
-            most: how many rows are drawn, evenly chosen along the axis; all for a curve. By default 200, and fewer of
-                three classes and more, whose intervals take longer.
+            most: how many rows are drawn, evenly chosen along the axis. By default all for a curve, else 200, and fewer
+                of three classes and more, whose intervals take longer.
             ax: the axes to draw into, one for each panel; a new figure if not given.
 
         Returns:
