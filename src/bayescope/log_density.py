@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import InputError, InputTypeError
-from bayescope.transforms import Transform
+from bayescope.transforms import Transform, free_coordinates
 
 # Points that are evaluated in one vectorised call: enough to hide Python's overhead, few enough for large data.
 _CHUNK = 256
@@ -140,15 +140,15 @@ class TransformedDensity:
 
     @property
     def dim(self) -> int:
-        """P, the number of coordinates."""
-        return self.density.dim
+        """P', the number of unconstrained coordinates."""
+        return len(free_coordinates(self.transform, self.density.dim))
 
     def log_prob(self, theta: Tensor) -> Tensor:
-        """log p̃(x(u)) + log∣∂x/∂u∣, shape (...) for u of shape (..., P)."""
+        """log p̃(x(u)) + log∣∂x/∂u∣, shape (...) for u of shape (..., P')."""
         return self.density.log_prob(self.transform.forward(theta)) + self.transform.log_jacobian(theta)
 
     def value_and_gradient(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """The value and gradient at u of shape (P,)."""
+        """The value and gradient at u of shape (P',)."""
         with torch.enable_grad():
             u = theta.detach().requires_grad_()
             x = self.transform.forward(u)
@@ -158,7 +158,7 @@ class TransformedDensity:
         return value + log_jacobian.detach(), gradient
 
     def hessian(self, theta: Tensor) -> Tensor:
-        """The Hessian at u of shape (P,), shape (P, P)."""
+        """The Hessian at u of shape (P',), shape (P', P')."""
         with torch.enable_grad():
             u = theta.detach().requires_grad_()
             x = self.transform.forward(u)

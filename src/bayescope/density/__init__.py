@@ -16,5 +16,6 @@ from bayescope.density.nuts import nuts_draws as nuts_draws
 from bayescope.density.variational import fresh_rules as fresh_rules
 from bayescope.density.variational import standard_rule as standard_rule
 from bayescope.density.variational import variational
+from bayescope.transforms import between
 
-__all__ = ["ImportanceResult", "importance", "kl", "laplace", "metropolis", "nuts", "variational"]
+__all__ = ["ImportanceResult", "between", "importance", "kl", "laplace", "metropolis", "nuts", "variational"]

@@ -15,7 +15,7 @@ from bayescope.likelihoods import Likelihood
 from bayescope.models import Model
 from bayescope.posterior import DrawsPosterior, Record
 from bayescope.processes import warn_once
-from bayescope.transforms import Transform
+from bayescope.transforms import NamedTransforms, Transform
 
 # Vehtari et al. 2021, section 4: R-hat above this, or fewer effective draws, and means are not to be trusted.
 R_HAT_LIMIT = 1.01
@@ -84,6 +84,12 @@ def diagnosed(
         )
     notes = {"draws": f"{theta.shape[0]} chains of {theta.shape[1]}"}
     judged = found if predictions is None else predictions
+    if judged is found and found is not None and isinstance(transform, NamedTransforms):
+        fixed = transform.fixed  # a correlation matrix's diagonal is 1 in every draw
+        judged = Mixing(
+            found.r_hat.where(~fixed, -math.inf),
+            found.effective_draws.where(~fixed, math.inf),
+        )
     if judged is not None:
         _warn_of_mixing(record.method, judged, advice, limits)
         where = " of predictions" if predictions is not None else ""

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from bayescope.density.problem import LogProb, WithDensity, pose
 from bayescope.errors import ConvergenceError, ConvergenceWarning, UnsupportedError, warn
-from bayescope.posterior import GaussianPosterior, MixturePosterior
+from bayescope.posterior import GaussianPosterior, MixturePosterior, Parameters
 from bayescope.process_state import one_thread
-from bayescope.transforms import Transform
+from bayescope.transforms import Transform, free_coordinates
 
 # Nodes per axis of the grids that find a density's mass, and of those that integrate, each twice the last.
 _SCAN = {1: 4001, 2: 161}
@@ -74,7 +74,7 @@ def _integrated(p: Side, q: Side) -> Tensor:
 
 
 def _between_gaussians(p: GaussianPosterior, q: GaussianPosterior) -> Tensor:
-    if p.precision.dim != q.precision.dim:
+    if p.precision.dim != q.precision.dim or p.sizes != q.sizes:
         raise UnsupportedError(f"kl: expected equal dimensions, got {p.precision.dim} and {q.precision.dim}.")
     root = p.precision.sqrt_solve(torch.eye(p.precision.dim, dtype=torch.float64))
     trace = (root * q.precision.multiply(root)).sum()
@@ -94,6 +94,7 @@ class _IntegralFrame:
     transform: Transform | None
     centre: Tensor
     scale: Tensor
+    of: Parameters | int
 
     @property
     def dim(self) -> int:
@@ -109,22 +110,45 @@ def _frame(p: Side, q: Side) -> _IntegralFrame:
             )
     if not known:
         raise UnsupportedError("kl: expected at least one posterior, got two functions, whose mass could be anywhere.")
-    dim = known[0].mean.shape[0]
+    frames = [_own_frame(side) for side in known]
+    dim = frames[0].dim
+    for side, frame in zip(known, frames, strict=True):
+        if side.sizes != known[0].sizes or not torch.equal(_free(side), _free(known[0])):
+            raise UnsupportedError(
+                "kl: expected densities over the same coordinates, got one over "
+                f"{dim} of {known[0].sizes[0]} and one over {frame.dim} of {side.sizes[0]}."
+            )
     if dim > 2:
         raise UnsupportedError(
             f"kl: expected two Gaussian posteriors with the same transform, or one or two dimensions, got {dim}."
         )
     # Its own coordinates show all of p; a function, which has none, is taken over the range of the other's.
-    side = known[0]
-    gaussian = side.components[0] if isinstance(side, MixturePosterior) else side
-    if isinstance(gaussian, GaussianPosterior) and gaussian.transform is not None:
-        return _IntegralFrame(gaussian.transform, gaussian.location, gaussian.precision.marginal_variance().sqrt())
-    return _IntegralFrame(None, side.mean, side.covariance.diagonal().sqrt())
+    return frames[0]
+
+
+def _own_frame(side: WithDensity) -> _IntegralFrame:
+    """The coordinates in which a posterior is Gaussian, or a mixture of Gaussians."""
+    gaussian, of = _gaussian(side), side.record.parameters or side.sizes[0]
+    if gaussian is not None and gaussian.transform is not None:
+        sd = gaussian.precision.marginal_variance().sqrt()
+        return _IntegralFrame(gaussian.transform, gaussian.location, sd, of)
+    return _IntegralFrame(None, side.mean, side.sd, of)
+
+
+def _gaussian(side: WithDensity) -> GaussianPosterior | None:
+    first = side.components[0] if isinstance(side, MixturePosterior) else side
+    return first if isinstance(first, GaussianPosterior) else None
+
+
+def _free(side: WithDensity) -> Tensor:
+    """The coordinates that its density is one over."""
+    gaussian = _gaussian(side)
+    return free_coordinates(None if gaussian is None else gaussian.transform, side.sizes[0])
 
 
 def _coordinates(side: Side, frame: _IntegralFrame) -> Callable[[Tensor], Tensor]:
     """The log density over u, −∞ where it is undefined."""
-    density = side if isinstance(side, WithDensity) else pose(side, frame.dim).target
+    density = side if isinstance(side, WithDensity) else pose(side, frame.of).target
 
     @torch.no_grad()
     def log_density(u: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ def importance(
     Pareto distribution fitted to them (Vehtari et al. 2024).
 
     Args:
-        log_density: what the approximation was made of, in the user's coordinates.
+        log_density: what the approximation was made of, a function in the user's coordinates.
         posterior: the approximation, such as `laplace` or `variational` returns.
         draws: S.
         generator: a ``torch.Generator`` or an int.
@@ -68,7 +68,7 @@ def importance(
         raise UnsupportedError(
             f"importance: expected a posterior with a density (Gaussian or mixture), got {type(posterior).__name__}."
         )
-    target = pose(log_density, posterior.mean.shape[0]).target
+    target = pose(log_density, posterior.record.parameters or posterior.sizes[0]).target
     theta = posterior.sample(checks.count("draws", draws, least=25), generator=generator)
     with torch.no_grad():
         log_weights = target.log_prob(theta) - posterior.log_prob(theta)

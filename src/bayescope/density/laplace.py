@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, final, overload
 
@@ -12,7 +13,7 @@ from scipy.optimize import OptimizeResult, minimize
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.density.problem import LogProb, Problem, pose, starting_points
+from bayescope.density.problem import LogProb, Problem, dim_of, pose, starting_points
 from bayescope.errors import (
     BayescopeError,
     ConvergenceError,
@@ -72,15 +73,18 @@ def laplace(
     them.
 
     Args:
-        log_density: a function from a float64 tensor (P,) in the user's coordinates to a scalar tensor.
-        start: where to begin, in the user's coordinates, floating-point, shape (P,) or (K, P) for K starts.
+        log_density: a function from a float64 tensor (P,) in the user's coordinates to a scalar tensor; or from named
+            parameters, which it takes as keyword arguments.
+        start: where to begin, in the user's coordinates, floating-point, shape (P,) or (K, P) for K starts; for named
+            parameters a dict with a number or an array for each, or a list of K of them.
         modes: how many distinct modes to find. One: the highest that the starts lead to. Several: where the starts lead
             to fewer, more are drawn around those found, up to 30 sds away; of more, those of largest Z are kept.
             The mixture's weights are Z_k / Σ Z.
         hessian: "autograd", or "finite_difference" for functions that autograd cannot differentiate: the gradient and
             the Hessian then come from the function's values alone, to about 1e-8.
-        transform: ``None``; "positive", "unit_interval" or "ordered"; a list with one of these a coordinate; or an
-            object with forward, inverse and log_jacobian.
+        transform: ``None``; a name ("positive", "unit_interval", "ordered", "simplex", "cholesky_correlation",
+            "correlation") or `between`; a list with one of these a coordinate; for named parameters a dict with one of
+            these for those that are constrained; or an object with forward, inverse and log_jacobian.
         generator: for the further starts, a ``torch.Generator`` or an int.
 
     Returns:
@@ -99,9 +103,9 @@ def laplace(
     """
     checks.count("modes", modes)
     checks.choice("hessian", hessian, ("autograd", "finite_difference"))
-    point = _continuous(start)
-    problem = pose(log_density, point.shape[-1], transform, differences=hessian != "autograd")
-    starts = torch.atleast_2d(starting_points(problem, point))
+    _refuse_discrete(start)
+    problem = pose(log_density, dim_of(start), transform, differences=hessian != "autograd")
+    starts = torch.atleast_2d(starting_points(problem, start))
     found = _modes_from(problem.unconstrained, starts)
     if modes == 1:
         return _gaussian(problem, max(found, key=lambda mode: float(mode.value)), starts.shape[0])
@@ -118,22 +122,27 @@ def laplace(
     log_z = torch.stack([part.log_evidence() for part in parts])
     evidence = torch.logsumexp(log_z, 0)
     notes = {"modes": f"{len(parts)}, with weights {', '.join(f'{w:.4f}' for w in (log_z - evidence).exp().tolist())}"}
-    return MixturePosterior(log_z - evidence, parts, Record("laplace", evidence=evidence, notes=notes))
+    record = Record("laplace", evidence=evidence, notes=notes, parameters=problem.parameters)
+    return MixturePosterior(log_z - evidence, parts, record)
 
 
-def _continuous(start: Any) -> Tensor:
-    """The start as a float64 tensor; integers are refused."""
+def _refuse_discrete(start: Any, name: str = "start") -> None:
+    """Raises for integers, in a start or in one of the parameters that it names."""
+    if isinstance(start, Mapping):
+        for parameter, value in start.items():
+            _refuse_discrete(value, f"start[{parameter!r}]")
+        return
+    if isinstance(start, Sequence) and any(isinstance(each, Mapping) for each in start):
+        for each in start:
+            _refuse_discrete(each)
+        return
     kind = start.dtype if isinstance(start, Tensor) else np.asarray(start).dtype
     discrete = not (kind.is_floating_point or kind.is_complex) if isinstance(kind, torch.dtype) else kind.kind in "biu"
     if discrete:
         raise InputTypeError(
-            f"start: expected floating-point numbers, got {kind}. Laplace's approximation is for continuous "
+            f"{name}: expected floating-point numbers, got {kind}. Laplace's approximation is for continuous "
             "parameters: discrete ones have no gradient. Write 0.0 for 0 if the parameter is continuous."
         )
-    point = checks.float64("start", start)
-    if point.ndim not in (1, 2) or point.numel() == 0:
-        raise InputError(f"start: expected shape (dim,) or (K, dim), got {tuple(point.shape)}.")
-    return point
 
 
 def _modes_from(density: LogDensity, starts: Tensor) -> list[Mode]:
@@ -178,7 +187,8 @@ def _gaussian(problem: Problem, mode: Mode, starts: int) -> GaussianPosterior:
     dim = mode.location.shape[0]
     evidence = mode.value + 0.5 * (dim * math.log(2.0 * math.pi) - mode.precision.logdet())
     notes = {"optimiser": f"trust-ncg and Newton, {len(mode.trace)} iterations, the best of {starts} starts"}
-    record = Record("laplace", evidence=evidence, notes=notes, trace={"log density": mode.trace})
+    trace = {"log density": mode.trace}
+    record = Record("laplace", evidence=evidence, notes=notes, trace=trace, parameters=problem.parameters)
     return GaussianPosterior(mode.location, mode.precision, record, transform=problem.transform)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.density.diagnosis import diagnosed
 from bayescope.density.nuts import chain_starts
-from bayescope.density.problem import LogProb, pose, starting_points
+from bayescope.density.problem import LogProb, dim_of, pose, starting_points
 from bayescope.errors import InputError
 from bayescope.log_density import LogDensity
 from bayescope.posterior import DrawsPosterior, Record
@@ -33,10 +33,13 @@ def metropolis(
     in many, and are frozen then.
 
     Args:
-        log_density: a function from a float64 tensor (P,) in the user's coordinates to a scalar tensor.
-        start: in the user's coordinates, shape (P,), which is spread, or (chains, P).
-        transform: ``None``; "positive", "unit_interval" or "ordered"; a list with one of these a coordinate; or an
-            object with forward, inverse and log_jacobian.
+        log_density: a function from a float64 tensor (P,) in the user's coordinates to a scalar tensor; or from named
+            parameters, which it takes as keyword arguments.
+        start: in the user's coordinates, shape (P,), which is spread, or (chains, P); for named parameters a dict with
+            a number or an array for each, or a list of them.
+        transform: ``None``; a name ("positive", "unit_interval", "ordered", "simplex", "cholesky_correlation",
+            "correlation") or `between`; a list with one of these a coordinate; for named parameters a dict with one of
+            these for those that are constrained; or an object with forward, inverse and log_jacobian.
         draws: kept draws a chain.
         tune: warm-up steps a chain, dropped.
         chains: how many.
@@ -51,20 +54,18 @@ def metropolis(
     Warns:
         ConvergenceWarning: if an R-hat is above 1.01 or there are fewer than 400 effective draws of a coordinate.
     """
-    point = checks.float64("start", start)
-    if point.ndim == 0:
-        raise InputError("start: expected shape (dim,) or (chains, dim), got ().")
-    problem = pose(log_density, point.shape[-1], transform)
+    problem = pose(log_density, dim_of(start), transform)
     sampled, acceptance = metropolis_draws(
         problem.unconstrained,
-        starting_points(problem, point),
+        starting_points(problem, start),
         draws=checks.count("draws", draws, least=4),
         tune=checks.count("tune", tune),
         chains=checks.count("chains", chains),
         generator=checks.generator(generator),
     )
     notes = {"acceptance rate": f"{acceptance:.3f}"}
-    return diagnosed(sampled, Record("metropolis", notes=notes), transform=problem.transform)
+    record = Record("metropolis", notes=notes, parameters=problem.parameters)
+    return diagnosed(sampled, record, transform=problem.transform)
 
 
 # Acceptance rates at which a Gaussian walk on a Gaussian target moves fastest: in one dimension, and in many

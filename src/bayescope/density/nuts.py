@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.density.diagnosis import diagnosed
-from bayescope.density.problem import LogProb, pose, starting_points
+from bayescope.density.problem import Dim, LogProb, pose, starting_points
 from bayescope.errors import ConvergenceError, InputError
 from bayescope.log_density import LogDensity, curvature_scale
 from bayescope.posterior import DrawsPosterior, Record
@@ -31,7 +31,7 @@ from bayescope.progress import progress_bar
 
 def nuts(
     log_density: LogProb,
-    dim: int,
+    dim: Dim,
     *,
     transform: Any = None,
     start: Any = None,
@@ -46,11 +46,13 @@ def nuts(
 
     Args:
         log_density: a function from a float64 tensor (P,) in the user's coordinates to a scalar tensor that autograd
-            can differentiate.
-        dim: P.
-        transform: ``None``; "positive", "unit_interval" or "ordered"; a list with one of these a coordinate; or an
-            object with forward, inverse and log_jacobian.
-        start: in the user's coordinates, shape (P,), which is spread, or (chains, P); the default is u = 0.
+            can differentiate; or from named parameters, which it takes as keyword arguments.
+        dim: P; for named parameters a dict with the shape of each, such as ``{"mean": (), "weights": (3,)}``.
+        transform: ``None``; a name ("positive", "unit_interval", "ordered", "simplex", "cholesky_correlation",
+            "correlation") or `between`; a list with one of these a coordinate; for named parameters a dict with one of
+            these for those that are constrained; or an object with forward, inverse and log_jacobian.
+        start: in the user's coordinates, shape (P,), which is spread, or (chains, P); for named parameters a dict
+            with a value for each, or a list of them; the default is u = 0.
         draws: kept draws a chain.
         tune: warm-up draws a chain, dropped.
         chains: how many; on several cores at once where a gradient takes milliseconds, one after another where it is
@@ -82,7 +84,8 @@ def nuts(
         generator=checks.generator(generator),
         progress=progress,
     )
-    return diagnosed(sampled, Record("nuts"), transform=problem.transform, statistics=statistics)
+    record = Record("nuts", parameters=problem.parameters)
+    return diagnosed(sampled, record, transform=problem.transform, statistics=statistics)
 
 
 # What nutpie reports of each draw, and what ArviZ calls it.

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.density.laplace import climbed, find_mode
-from bayescope.density.problem import LogProb, Problem, pose, starting_points
+from bayescope.density.problem import Dim, LogProb, Problem, pose, starting_points
 from bayescope.errors import BayescopeError, ConvergenceError, ConvergenceWarning, InputError, warn
 from bayescope.log_density import LogDensity, curvature_scale
 from bayescope.posterior import GaussianPosterior, Record
@@ -38,7 +38,7 @@ _FAR, _WIDE = 1e9, 40.0
 
 def variational(
     log_density: LogProb,
-    dim: int,
+    dim: Dim,
     *,
     family: str = "full",
     rank: int | None = None,
@@ -59,13 +59,15 @@ def variational(
 
     Args:
         log_density: a function from a float64 tensor (P,) in the user's coordinates to a scalar tensor that autograd
-            can differentiate twice.
-        dim: P.
+            can differentiate twice; or from named parameters, which it takes as keyword arguments.
+        dim: P; for named parameters a dict with the shape of each, such as ``{"mean": (), "weights": (3,)}``.
         family: "full" covariance, "mean_field" (diagonal) or "low_rank" (diagonal plus W Wᵀ), in the coordinates u.
         rank: the columns of W, for "low_rank" only; the default is min(5, P).
-        transform: ``None``; "positive", "unit_interval" or "ordered"; a list with one of these a coordinate; or an
-            object with forward, inverse and log_jacobian.
-        start: where to begin, in the user's coordinates, shape (P,); the default is u = 0.
+        transform: ``None``; a name ("positive", "unit_interval", "ordered", "simplex", "cholesky_correlation",
+            "correlation") or `between`; a list with one of these a coordinate; for named parameters a dict with one of
+            these for those that are constrained; or an object with forward, inverse and log_jacobian.
+        start: where to begin, in the user's coordinates, shape (P,); for named parameters a dict with a value for each;
+            the default is u = 0.
         nodes: how many, a power of two; the default is the first from 1024 and 8 a dimension on.
         generator: for the quasi-Monte-Carlo points; by default they are always the same.
 
@@ -85,7 +87,7 @@ def variational(
     density = problem.unconstrained
     origin = starting_points(problem, start)
     if origin.ndim != 1:
-        raise InputError(f"start: expected shape ({dim},), got {tuple(origin.shape)}.")
+        raise InputError(f"start: expected one point, got {len(origin)}.")
     seed = 0 if generator is None else checks.seed_from(checks.generator(generator))
     q = _family(family, _pilot(density, origin), rank)
     count = _node_count(nodes, q.noise_dim)
@@ -101,7 +103,9 @@ def variational(
             ConvergenceWarning,
         )
     notes = {"family": family, "nodes": rule.name, "standard error of the bound": f"{error:.2g}"}
-    record = Record("variational", elbo_terms=terms, notes=notes, trace={"elbo": bound.trace})
+    record = Record(
+        "variational", elbo_terms=terms, notes=notes, trace={"elbo": bound.trace}, parameters=problem.parameters
+    )
     return GaussianPosterior(q.location(phi), q.precision(phi), record, transform=problem.transform)
 
 

@@ -35,8 +35,8 @@ from bayescope.posterior import (
     NamedDraws,
     PointPosterior,
     Posterior,
-    named,
     noted,
+    with_names,
 )
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
@@ -466,7 +466,7 @@ class LinearEstimator(TableEstimator):
         names = [label + name for label in classes for name in self._inputs.names]
         self.weight_names_ = (*names, *(label + "intercept" for label in classes * model.bias))
         reader = EstimatorTable.of(self, self._reader, self._inputs, linear=True)
-        self.posterior_ = replace(named(noted(posterior, notes), self.weight_names_), reader=reader)
+        self.posterior_ = replace(with_names(noted(posterior, notes), self.weight_names_), reader=reader)
         return self._means()
 
     def _means(self) -> tuple[np.ndarray, np.ndarray]:

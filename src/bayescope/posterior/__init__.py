@@ -8,7 +8,8 @@ from bayescope.posterior.gaussian import GaussianPosterior
 from bayescope.posterior.joint import JointLatent
 from bayescope.posterior.missing import InputRows, Missing, Spread
 from bayescope.posterior.mixture import MixturePosterior
-from bayescope.posterior.posterior import Evidence, Posterior, named, noted
+from bayescope.posterior.parameters import Parameters
+from bayescope.posterior.posterior import Evidence, Posterior, noted, with_names
 from bayescope.posterior.record import Record
 from bayescope.posterior.rewards import item_rewards
 
@@ -24,6 +25,7 @@ __all__ = [
     "Missing",
     "MixturePosterior",
     "NamedDraws",
+    "Parameters",
     "PointPosterior",
     "Posterior",
     "Record",
@@ -31,7 +33,7 @@ __all__ = [
     "in_rows",
     "inference_data",
     "item_rewards",
-    "named",
     "noted",
     "onto_cone",
+    "with_names",
 ]

@@ -29,7 +29,14 @@ from bayescope.precision import Precision, weight_draws
 from bayescope.priors import Prior, log_normal
 from bayescope.storage import stored
 from bayescope.top_classes import Representatives, Together, TopClasses, top_classes
-from bayescope.transforms import Transform, elementwise, pushforward_moments
+from bayescope.transforms import (
+    Transform,
+    constrained_dim,
+    elementwise,
+    free_coordinates,
+    ordered_ends,
+    pushforward_moments,
+)
 
 DEFAULT_SAMPLES = 1000
 # Covariances of the outputs of all rows that take more are not computed where their diagonals are all that is needed.
@@ -50,8 +57,11 @@ EVERY_CLASS = 256
 class GaussianPosterior(Posterior):
     """q(u) = N(location, precision⁻¹), with θ = u or θ = transform.forward(u).
 
+    With a transform that has fewer coordinates u than θ has, such as "simplex", the density of θ is one over the free
+    coordinates of θ, which determine the others; the covariance of θ is singular.
+
     Attributes:
-        location: the Gaussian's mean in unconstrained coordinates, shape (P,).
+        location: the Gaussian's mean in unconstrained coordinates u.
         precision: its precision there.
         record: how it was made.
         function: f(x, θ), for predictions.
@@ -99,7 +109,7 @@ class GaussianPosterior(Posterior):
         reach = normal_quantile(1.0 - tail) * self.precision.marginal_variance().sqrt()
         low, high = self.location - reach, self.location + reach
         if self.transform is not None:
-            low, high = self.transform.forward(low), self.transform.forward(high)
+            low, high = ordered_ends(self.transform, low, high)
         drawn = self._dependent
         if len(drawn):
             low[drawn], high[drawn] = ends_of_draws(self._drawn_weights(drawn), tail)
@@ -108,9 +118,9 @@ class GaussianPosterior(Posterior):
     @property
     def _dependent(self) -> Tensor:
         """The weights whose distribution is no function of one Gaussian coordinate alone, flat positions, (K,)."""
-        alone = torch.ones(self.precision.dim, dtype=torch.bool, device=self.location.device)
+        alone = torch.ones(self.sizes[0], dtype=torch.bool, device=self.location.device)
         if self.transform is not None:
-            alone = elementwise(self.transform, self.precision.dim).to(alone.device)
+            alone = elementwise(self.transform, self.sizes[0]).to(alone.device)
         for cone in self.cones:
             alone[cone.weights] = alone[cone.among] = False
         return torch.nonzero(~alone)[:, 0]
@@ -118,11 +128,11 @@ class GaussianPosterior(Posterior):
     @property
     def sizes(self) -> tuple[int, ...]:
         """The number of weights, in a tuple of one."""
-        return (self.precision.dim,)
+        return (constrained_dim(self.transform, self.precision.dim),)
 
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
         """location + R z with R Rᵀ = precision⁻¹, shape (n, P), carried through the transform and onto the cones."""
-        return torch.cat(list(self._drawn(draw_count(n, self.precision.dim), checks.generator(generator))))
+        return torch.cat(list(self._drawn(draw_count(n, *self.sizes), checks.generator(generator))))
 
     def log_prob(self, theta: ArrayLike) -> Tensor:
         """log q(θ) in the user's coordinates, shape (...) for θ of shape (..., P).
@@ -137,7 +147,7 @@ class GaussianPosterior(Posterior):
                 "log_prob: expected weights with a density, got some that are at least 0, and 0 with a probability. "
                 "Ask for mean, covariance or draws."
             )
-        point = as_points(theta, self.precision.dim, self.location.device)
+        point = as_points(theta, self.sizes[0], self.location.device)
         u = point if self.transform is None else self.transform.inverse(point)
         density = log_normal(u - self.location, self.precision)
         return density if self.transform is None else density - self.transform.log_jacobian(u)
@@ -236,6 +246,20 @@ class GaussianPosterior(Posterior):
     def _usual(self, options: Options) -> str:
         """How f is read by default: an integral over a Gaussian f asks for one."""
         return self.method if options.integral is None else "linearized"
+
+    def _check_stored(self) -> None:
+        if self.transform is None:
+            super()._check_stored()
+            return
+        free = len(free_coordinates(self.transform, self.precision.dim))
+        parameters = self.record.parameters
+        named = self.sizes[0] if parameters is None else parameters.dim
+        if not tuple(self.location.shape) == (self.precision.dim,) == (free,) or (named,) != self.sizes:
+            raise InputError(
+                f"posterior: expected parts over the same weights, got {free} of the transform, {self.precision.dim} "
+                f"of the precision, a location of shape {tuple(self.location.shape)}, and names for {named} of "
+                f"{self.sizes[0]} coordinates."
+            )
 
     @cached_property
     def _moments(self) -> tuple[Tensor, Tensor]:

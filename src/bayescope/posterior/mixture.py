@@ -26,6 +26,7 @@ from bayescope.posterior.posterior import Posterior
 from bayescope.posterior.record import Record
 from bayescope.posterior.weight_tables import ends_of_draws
 from bayescope.storage import stored
+from bayescope.transforms import ordered_ends
 
 
 @stored("mixture_posterior")
@@ -83,13 +84,13 @@ class MixturePosterior(Posterior):
         self._check_one_space("interval")
         parts = [component for component in self.components if isinstance(component, GaussianPosterior)]
         joint = parts[0]._dependent if len(parts) == len(self.components) else None
-        if joint is None or len(joint) == parts[0].precision.dim:
+        if joint is None or len(joint) == parts[0].sizes[0]:
             return ends_of_draws(self.sample(INTERVAL_DRAWS, generator=0), tail)
         means = torch.stack([part.location for part in parts])[:, None]
         variances = torch.stack([part.precision.marginal_variance() for part in parts])[:, None]
         low, high = (mixture_quantile(self.log_weights, means, variances, at)[0] for at in (tail, 1.0 - tail))
         if parts[0].transform is not None:
-            low, high = parts[0].transform.forward(low), parts[0].transform.forward(high)
+            low, high = ordered_ends(parts[0].transform, low, high)
         if len(joint):
             low[joint], high[joint] = ends_of_draws(self.sample(INTERVAL_DRAWS, generator=0)[:, joint], tail)
         return low, high

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Literal, Self, TypeVar, cast
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bayescope import checks, notebook
@@ -20,7 +21,7 @@ from bayescope.models import Model
 from bayescope.network.inputs import leaves
 from bayescope.network.model import network_of
 from bayescope.network.prediction_data import input_batches
-from bayescope.posterior.answer import Answer, Options, check_top
+from bayescope.posterior.answer import Answer, Options, as_points, check_top
 from bayescope.posterior.arviz_groups import Groups, inference_data, row_groups
 from bayescope.posterior.joint import JointLatent
 from bayescope.posterior.missing import InputRows, TableReader, integrated
@@ -125,6 +126,8 @@ class Posterior(ABC):
             UndefinedQuantityError: if the components of a mixture are of models with unlike weights.
             MemoryBudgetError: if there are more weights than memory holds names of.
         """
+        if self.record.parameters is not None:
+            return self.record.parameters.names
         if self.record.names:
             return self.record.names
         dim = self.sizes[0]
@@ -261,6 +264,26 @@ class Posterior(ABC):
             UndefinedQuantityError: if it is no Gaussian.
         """
         raise self.record.undefined("condition", "cannot be a prior: a single Gaussian can.")
+
+    def named(self, theta: ArrayLike) -> dict[str, Tensor]:
+        """The named parameters of a log density in flat vectors, such as the posterior's draws or its mean.
+
+        Args:
+            theta: shape (..., P), for example ``q.sample(10)`` or ``q.mean``.
+
+        Returns:
+            An array for each parameter, by its name, of shape (..., *the parameter's own).
+
+        Raises:
+            UndefinedQuantityError: if the parameters have no names.
+            InputError: if the last dimension is not P.
+        """
+        if self.record.parameters is None:
+            raise UndefinedQuantityError(
+                "named: expected a posterior over named parameters, got one over a flat vector. Name them where it is "
+                "made, such as start={'mean': 0.0, 'scale': 1.0}."
+            )
+        return self.record.parameters.split(as_points(theta, self.sizes[0], self.location.device))
 
     def _chains(self, draws: int, generator: torch.Generator) -> Tensor:
         """Draws for diagnosis, shape (chains, draws, P)."""
@@ -511,8 +534,8 @@ class Posterior(ABC):
             raise self.record.undefined("condition", "cannot be updated with data.")
         x, *others = data if isinstance(data, tuple) else (data,)
         if self.reader is None:
-            return named(self.infer(prior, x, *others), self.record.names)
-        after = named(self.infer(prior, self._rows(x).values, *others), self.record.names)
+            return with_names(self.infer(prior, x, *others), self.record.names)
+        after = with_names(self.infer(prior, self._rows(x).values, *others), self.record.names)
         return replace(cast(Any, after), reader=self.reader)
 
     @outside_inference_mode
@@ -613,6 +636,8 @@ class Posterior(ABC):
             shapes.add(tuple(location.shape))
         if self.function is not None and len(self.sizes) == 1:
             shapes.add((self.function.dim,))
+        if self.record.parameters is not None:
+            shapes.add((self.record.parameters.dim,))
         if len(shapes) > len(set(self.sizes)):
             raise InputError(f"posterior: expected parts over the same weights, got shapes {sorted(shapes)}.")
         if self.record.names and (len(self.record.names),) != self.sizes:
@@ -631,7 +656,8 @@ class Posterior(ABC):
     ) -> Any:
         """The draws as ArviZ's ``InferenceData``, from its version 1 on a ``DataTree``: PSIS-LOO, R-hat, plots.
 
-        The weights are the variable "theta" along "weight", by their `names`. What the sampler reports of each draw
+        The weights are the variable "theta" along "weight", by their `names`; named parameters of a log density are a
+        variable each. What the sampler reports of each draw
         stands in ``sample_stats``.
 
         Args:
@@ -645,13 +671,16 @@ class Posterior(ABC):
             UndefinedQuantityError: if data are given to the posterior of a bare log density.
         """
         groups = self.groups(data, draws, generator)
+        if self.record.parameters is not None:
+            return inference_data(groups)
         return inference_data(groups, dims={"theta": ["weight"]}, coords={"weight": list(self.names)})
 
     def groups(self, data: tuple[Any, Any] | None, draws: int, generator: torch.Generator | int | None) -> Groups:
-        """The groups of `to_arviz`, each variable as an array; the weights are the variable "theta"."""
+        """The groups of `to_arviz`, each variable as an array; weights without names are the variable "theta"."""
         source = checks.generator(generator)
         theta = self._chains(checks.count("draws", draws), source)
-        groups: Groups = {"posterior": {"theta": theta.numpy()}}
+        variables = {"theta": theta} if self.record.parameters is None else self.named(theta)
+        groups: Groups = {"posterior": {name: each.numpy() for name, each in variables.items()}}
         if self.statistics:
             groups["sample_stats"] = {name: values.numpy() for name, values in self.statistics.items()}
         if data is None:
@@ -678,7 +707,7 @@ def requires_grad(x: object) -> bool:
     return all(isinstance(value, Tensor) for value in values) and any(value.requires_grad for value in values)
 
 
-def named(q: P, names: Sequence[str]) -> P:
+def with_names(q: P, names: Sequence[str]) -> P:
     """A posterior whose weights have these names."""
     return cast(P, replace(cast(Any, q), record=replace(q.record, names=tuple(names))))
 

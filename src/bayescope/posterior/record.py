@@ -9,6 +9,7 @@ from typing import Any, final
 from torch import Tensor
 
 from bayescope.errors import UndefinedQuantityError
+from bayescope.posterior.parameters import Parameters
 from bayescope.priors import Prior
 from bayescope.storage import stored
 
@@ -29,6 +30,7 @@ class Record:
         prior: p(θ) that a network was trained with, where its weights are the mode; else ``None``.
         names: what each of the P weights is called, where it is more than the model knows, such as the columns of a
             table; else empty.
+        parameters: the names and shapes of what θ is made of, where a log density has named parameters.
     """
 
     method: str
@@ -39,6 +41,7 @@ class Record:
     instead: str = ""
     prior: Prior | None = None
     names: tuple[str, ...] = ()
+    parameters: Parameters | None = None
 
     def log_evidence(self) -> Tensor:
         """The log evidence.
