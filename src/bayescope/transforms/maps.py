@@ -200,6 +200,12 @@ def _factor(u: Tensor) -> Tensor:
     return (partial + torch.eye(partial.shape[-1]).to(u)) * log_before.exp()
 
 
+def _correlation(u: Tensor) -> Tensor:
+    """L Lᵀ, shape (..., K, K), with a diagonal of exactly 1."""
+    factor = _factor(u)
+    return torch.where(torch.eye(factor.shape[-1], dtype=torch.bool), 1.0, factor @ factor.mT)
+
+
 def _factor_log_jacobian(u: Tensor) -> Tensor:
     """Σ_{i>j} log(1 − z_ij²) + ½ Σ_{i>j} Σ_{k<j} log(1 − z_ik²), for the elements below the diagonal."""
     _, log_before = _partial(u)
@@ -297,7 +303,7 @@ _MAPS: dict[str | None, Map] = {
         fixed=_fixed_in_factor,
     ),
     "correlation": Map(
-        lambda u: (_factor(u) @ _factor(u).mT).flatten(-2),
+        lambda u: _correlation(u).flatten(-2),
         _correlation_inverse,
         _correlation_log_jacobian,
         "a symmetric positive definite matrix with a diagonal of ones",
