@@ -24,6 +24,7 @@ from bayescope.errors import (
     warn,
 )
 from bayescope.log_density import LogDensity
+from bayescope.logs import logged
 from bayescope.posterior import GaussianPosterior, MixturePosterior, Record
 from bayescope.precision import DensePrecision
 
@@ -56,6 +57,7 @@ def laplace(
 ) -> GaussianPosterior | MixturePosterior: ...
 
 
+@logged
 def laplace(
     log_density: LogProb,
     start: Any,

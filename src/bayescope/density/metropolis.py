@@ -14,9 +14,11 @@ from bayescope.density.nuts import chain_starts
 from bayescope.density.problem import LogProb, dim_of, pose, starting_points
 from bayescope.errors import InputError
 from bayescope.log_density import LogDensity
+from bayescope.logs import logged
 from bayescope.posterior import DrawsPosterior, Record
 
 
+@logged
 def metropolis(
     log_density: LogProb,
     start: Any,

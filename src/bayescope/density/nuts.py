@@ -24,11 +24,13 @@ from bayescope.density.diagnosis import diagnosed
 from bayescope.density.problem import Dim, LogProb, pose, starting_points
 from bayescope.errors import ConvergenceError, InputError
 from bayescope.log_density import LogDensity, curvature_scale
+from bayescope.logs import logged, say
 from bayescope.posterior import DrawsPosterior, Record
 from bayescope.process_state import one_thread
 from bayescope.progress import progress_bar
 
 
+@logged
 def nuts(
     log_density: LogProb,
     dim: Dim,
@@ -156,7 +158,7 @@ def nuts_draws(
         def launch(chain: int) -> _Chain:
             return _launch(density, starts[chain].numpy(), seeds[chain], settings, advance)
 
-        traces = _run(launch, chains, at_once=at_once or _at_once(density, starts[0]))
+        traces = _run(launch, chains, at_once=at_once or _at_once(density, starts[0], chains))
     samples = np.concatenate([trace.posterior["theta"].values for trace in traces])
     reported = {
         name: np.concatenate([trace.sample_stats[theirs].values for trace in traces])
@@ -201,14 +203,16 @@ def _launch(
     return _Chain(sampler, failures)
 
 
-def _at_once(density: LogDensity, start: Tensor) -> int:
+def _at_once(density: LogDensity, start: Tensor, chains: int) -> int:
     """How many chains run at a time; what they draw does not depend on it."""
     taken = []
     for _ in range(3):
         begun = time.perf_counter()
         density.value_and_gradient(start)
         taken.append(time.perf_counter() - begun)
-    return (os.cpu_count() or 1) if min(taken) >= _WORTH_A_CORE else 1
+    count = min(chains, os.cpu_count() or 1) if min(taken) >= _WORTH_A_CORE else 1
+    say("nuts", f"{count} of {chains} chains run at a time, since a gradient takes {1e3 * min(taken):.2g} ms")
+    return count
 
 
 def _run(launch: Callable[[int], _Chain], chains: int, *, at_once: int) -> list[Any]:

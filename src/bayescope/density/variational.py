@@ -19,6 +19,7 @@ from bayescope.density.laplace import climbed, find_mode
 from bayescope.density.problem import Dim, LogProb, Problem, pose, starting_points
 from bayescope.errors import BayescopeError, ConvergenceError, ConvergenceWarning, InputError, warn
 from bayescope.log_density import LogDensity, curvature_scale
+from bayescope.logs import logged
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.precision import DensePrecision, DiagonalPrecision, Precision
 from bayescope.quadrature import gauss_hermite, normal_nodes
@@ -36,6 +37,7 @@ _HALVINGS = 60
 _FAR, _WIDE = 1e9, 40.0
 
 
+@logged
 def variational(
     log_density: LogProb,
     dim: Dim,

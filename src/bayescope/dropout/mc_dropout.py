@@ -26,6 +26,7 @@ from bayescope.keywords import picked, takes
 from bayescope.latent import DrawsLatent
 from bayescope.layers.output_choice import OutputChoice
 from bayescope.likelihoods import Likelihood, LikelihoodName, Weighted, described, hyperparameters_of, resolve
+from bayescope.logs import logged
 from bayescope.network import NetworkModel, network_prior, row_total, row_totals, with_output
 from bayescope.network.row_weights import likelihood_of_rows
 from bayescope.posterior import DEFAULT_PASSES, ImplicitPosterior, Record
@@ -137,6 +138,7 @@ def _learnt_rates(network: Stochastic, prior: Prior) -> Sequence[LearntRate]:
 _NO_TRACE: Mapping[str, list[Any]] = MappingProxyType({})
 
 
+@logged
 @outside_inference_mode
 @resumable
 @collective

@@ -19,6 +19,7 @@ from bayescope.errors import InputError, InputTypeError, UnsupportedError
 from bayescope.keywords import picked, takes
 from bayescope.layers.output_choice import OutputChoice
 from bayescope.likelihoods import Likelihood, LikelihoodName
+from bayescope.logs import logged
 from bayescope.module_copies import module_copy
 from bayescope.network import NetworkModel, network_prior, row_totals, unwrapped, with_output
 from bayescope.network.batches import as_data
@@ -251,6 +252,7 @@ def _resampled_rows(data: Any, seed: int) -> Any:
 MEMBERS = 5
 
 
+@logged
 @outside_inference_mode
 @resumable
 @collective

@@ -33,6 +33,7 @@ from bayescope.estimators.labels import class_codes, decided, numbers_for
 from bayescope.likelihoods import IntegralName, Ordinal
 from bayescope.likelihoods.censoring import INTERVAL
 from bayescope.likelihoods.proportions import TRIALS
+from bayescope.logs import logged
 from bayescope.memory import refuse_ran_out
 from bayescope.posterior import (
     InputRows,
@@ -254,6 +255,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
     def _block(self, rows: InputRows) -> tuple[int, int]:
         """How many rows are predicted at once, and how many numbers an operation on these meets."""
 
+    @logged
     @outside_inference_mode
     @whole_or_not_at_all
     @resumable

@@ -27,6 +27,7 @@ from bayescope.likelihoods import Likelihood
 from bayescope.linear.groups import WeightGroups
 from bayescope.linear.row_space import require_room
 from bayescope.linear.table import RowTable
+from bayescope.logs import logged
 from bayescope.models import LinearModel
 from bayescope.posterior import (
     DrawsPosterior,
@@ -111,6 +112,7 @@ class LinearEstimator(TableEstimator):
             return self._whole(X, y, sample_weight)
         return self._continued(X, y, sample_weight)
 
+    @logged
     @outside_inference_mode
     @whole_or_not_at_all
     def _continued(self, X: object, y: object, sample_weight: object) -> Self:

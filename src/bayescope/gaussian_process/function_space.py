@@ -32,6 +32,7 @@ from bayescope.laplace.mode import read_slope
 from bayescope.laplace.options import LaplaceOptions
 from bayescope.layers.output_choice import OutputChoice, OutputKeywords
 from bayescope.likelihoods import Likelihood, LikelihoodName
+from bayescope.logs import logged
 from bayescope.memory import free_memory
 from bayescope.network.batches import Batches, Data
 from bayescope.network.forward import reading
@@ -54,6 +55,7 @@ Approximation = Literal["exact", "subset", "nystrom", "inducing"]
 INSTEAD = "Take laplace, whose structure 'full' is the same posterior over weights."
 
 
+@logged
 @outside_inference_mode
 @takes(OutputKeywords, OutputChoice)
 def function_space(

@@ -28,6 +28,7 @@ from bayescope.laplace.sampling import sample_posterior
 from bayescope.laplace.tuning import fits_of, tune_prior
 from bayescope.layers.output_choice import OutputChoice
 from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
+from bayescope.logs import logged
 from bayescope.module_copies import module_copy
 from bayescope.network.batches import Batches, Data
 from bayescope.network.guard import check_readable, unwrapped, with_output
@@ -51,6 +52,7 @@ SAMPLES = "samples"
 FAR = 10.0
 
 
+@logged
 @outside_inference_mode
 @collective
 @takes(CurvatureKeywords, CurvatureOptions, OutputChoice)

@@ -28,6 +28,7 @@ from bayescope.laplace.options import LaplaceOptions
 from bayescope.laplace.tuning import learnt_posterior
 from bayescope.layers.output_choice import OutputChoice
 from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
+from bayescope.logs import logged
 from bayescope.network.batches import Data, row_totals
 from bayescope.network.guard import with_output
 from bayescope.network.priors import PriorPrecision, network_prior
@@ -98,6 +99,7 @@ class Climbs:
         return epoch >= self.first and (epoch - self.first) % self.every == 0
 
 
+@logged
 @outside_inference_mode
 @resumable
 @collective

@@ -25,6 +25,7 @@ from bayescope.laplace.judgement import warn_if_worse
 from bayescope.laplace.mixture import mixture_of
 from bayescope.laplace.validation import by_validation
 from bayescope.likelihoods import IntegralName
+from bayescope.logs import logged
 from bayescope.network.batches import Data
 from bayescope.posterior import GaussianPosterior, MixturePosterior, Posterior, noted
 from bayescope.process_state import outside_inference_mode
@@ -35,6 +36,7 @@ METHODS = ("evidence", "validation")
 BATCH_SIZE = 1024
 
 
+@logged
 @outside_inference_mode
 @collective
 def tune_prior(

@@ -16,6 +16,7 @@ from torch import Tensor
 from bayescope import checks, notebook
 from bayescope.errors import InputError, UndefinedQuantityError, UnsupportedError
 from bayescope.likelihoods import IntegralName, Likelihood, described
+from bayescope.logs import logged
 from bayescope.memory import draw_count, require_memory
 from bayescope.models import Model
 from bayescope.network.inputs import leaves
@@ -515,6 +516,7 @@ class Posterior(ABC):
                 "dataclasses.replace(posterior, reader=None), which takes the model's own inputs."
             )
 
+    @logged
     @outside_inference_mode
     def condition(self, data: object) -> Posterior:
         """The posterior after more data: this one becomes the prior of the same inference.

@@ -16,6 +16,7 @@ from bayescope.laplace.laplace import own_copy
 from bayescope.layers.output_choice import OutputChoice, OutputKeywords
 from bayescope.likelihoods import Likelihood, LikelihoodName
 from bayescope.log_density import LogDensity
+from bayescope.logs import logged
 from bayescope.module_copies import module_copy
 from bayescope.network import NetworkModel, Weights, network_prior, reading, same_on_all, with_output
 from bayescope.network.row_weights import likelihood_of_rows
@@ -40,6 +41,7 @@ ROWS = 1024
 TOGETHER = 64
 
 
+@logged
 @outside_inference_mode
 @collective
 @takes(OutputKeywords, OutputChoice)

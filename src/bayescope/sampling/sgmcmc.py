@@ -14,6 +14,7 @@ from bayescope.errors import InputError, UnsupportedError
 from bayescope.keywords import picked, takes
 from bayescope.layers.output_choice import OutputChoice
 from bayescope.likelihoods import Likelihood, LikelihoodName
+from bayescope.logs import logged
 from bayescope.network import NetworkModel, network_prior, with_output
 from bayescope.network.row_weights import likelihood_of_rows
 from bayescope.posterior import DrawsPosterior, Record
@@ -31,6 +32,7 @@ STARTS = ("model", "prior")
 R_HAT_LIMIT = 1.1
 
 
+@logged
 @outside_inference_mode
 @resumable
 @collective

@@ -17,6 +17,7 @@ from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError
 from bayescope.keywords import picked, takes
 from bayescope.layers.output_choice import OutputChoice
 from bayescope.likelihoods import Likelihood, LikelihoodName
+from bayescope.logs import logged
 from bayescope.network import Weights, call, network_prior, with_output
 from bayescope.network.row_weights import likelihood_of_rows
 from bayescope.posterior import GaussianPosterior, Record
@@ -89,6 +90,7 @@ class Collection:
         return f"{often} after epoch {self.burn_in}"
 
 
+@logged
 @outside_inference_mode
 @resumable
 @collective

@@ -10,6 +10,7 @@ from bayescope import checks
 from bayescope.keywords import picked, takes
 from bayescope.layers.output_choice import OutputChoice
 from bayescope.likelihoods import Likelihood, LikelihoodName
+from bayescope.logs import logged
 from bayescope.network.guard import with_output
 from bayescope.network.priors import network_prior
 from bayescope.network.row_weights import likelihood_of_rows
@@ -21,6 +22,7 @@ from bayescope.training.options import TrainingKeywords, TrainingOptions
 from bayescope.training.training import prepared
 
 
+@logged
 @outside_inference_mode
 @resumable
 @collective

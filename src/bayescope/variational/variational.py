@@ -20,6 +20,7 @@ from bayescope.layers import deterministic
 from bayescope.layers.output_choice import OutputChoice
 from bayescope.layers.variational import VariationalLayer
 from bayescope.likelihoods import Likelihood, LikelihoodName
+from bayescope.logs import logged
 from bayescope.network import NetworkModel, Weights, passes_at, reading, unwrapped, with_output
 from bayescope.network.row_weights import likelihood_of_rows
 from bayescope.posterior import GaussianPosterior, Record
@@ -249,6 +250,7 @@ def _collapse(kl: float, weights: int, rows: int) -> str:
     )
 
 
+@logged
 @outside_inference_mode
 @resumable
 @collective
