@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, final
+from typing import Literal, cast, final
 
 import torch
 from numpy.typing import ArrayLike
@@ -58,7 +58,7 @@ class Conformal:
     outputs: int
     randomized: bool = False
 
-    def interval(self, predictive: Predictive) -> tuple[Array, Array]:
+    def interval(self, predictive: Predictive[Array]) -> tuple[Array, Array]:
         """The corrected interval of y of each row and output: (low, high), each of shape (N, D).
 
         It is the predictive's own central interval at the level 2Φ(quantile) − 1.
@@ -74,7 +74,7 @@ class Conformal:
         low, high = mixture_interval(*components, self._thresholds(components[1]))
         return _give(low, predictive), _give(high, predictive)
 
-    def sets(self, predictive: Predictive, *, generator: torch.Generator | int | None = None) -> Array:
+    def sets(self, predictive: Predictive[Array], *, generator: torch.Generator | int | None = None) -> Array:
         """The classes that each row may have: a mask of shape (N, K), or (N, C, 2) for C labels a row.
 
         Sets that are "least_ambiguous" may be empty: no class is as probable as the truth mostly was.
@@ -245,5 +245,5 @@ def _uniform(randomized: bool, generator: torch.Generator | int | None) -> torch
     return None
 
 
-def _give(value: Tensor, predictive: Predictive) -> Array:
-    return value.cpu().numpy() if predictive.arrays else value
+def _give(value: Tensor, predictive: Predictive[Array]) -> Array:
+    return cast(Array, value.cpu().numpy() if predictive.arrays else value)

@@ -85,7 +85,7 @@ class AdditiveEstimator(AdditiveOptions, TableEstimator):
         method: Literal["linearized", "sampled"] | None = None,
         samples: int | None = None,
         generator: Generator = None,
-    ) -> Predictive:
+    ) -> Predictive[np.ndarray]:
         """The predictive distribution, with its epistemic and aleatoric parts and its intervals.
 
         It knows the labels of a classifier by name; of several labels a row, each is 0 or 1.

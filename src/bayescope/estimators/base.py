@@ -139,7 +139,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         method: Literal["linearized", "sampled"] | None = None,
         samples: int | None = None,
         generator: Generator = None,
-    ) -> Predictive:
+    ) -> Predictive[np.ndarray]:
         """The predictive distribution, with its epistemic and aleatoric parts and its intervals.
 
         It knows the labels of a classifier by name; of several labels a row, each is 0 or 1.
@@ -294,10 +294,10 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         features, given = added.apart(X, self._added_by)
         return self._inputs_of(self._table(features), None if given is None else added.numbers(given))
 
-    def _predicted(self, rows: InputRows, **options: Any) -> Predictive:
+    def _predicted(self, rows: InputRows, **options: Any) -> Predictive[np.ndarray]:
         return self.posterior_.predict(rows, **options)
 
-    def _labelled(self, predictive: Predictive, X: object) -> Predictive:
+    def _labelled(self, predictive: Predictive[np.ndarray], X: object) -> Predictive[np.ndarray]:
         """The predictive of a table, with the names of what it predicts."""
         classes = getattr(self, "classes_", None)
         names = getattr(self, "_output_names", ()) if classes is None else classes.tolist()

@@ -228,7 +228,7 @@ class MLPEstimator(TableEstimator):
     def _generator(self) -> Generator:
         return self._seed
 
-    def _predicted(self, rows: InputRows, **options: Any) -> Predictive:
+    def _predicted(self, rows: InputRows, **options: Any) -> Predictive[np.ndarray]:
         """Predictions of rows as the network takes them; draws are the same ones at every call."""
         if options.get("samples") is None and options.get("method") in (None, "sampled"):
             options["samples"] = self._samples

@@ -31,7 +31,7 @@ class OutcomeRegressor(TableRegressor):
     _whole: Callable[..., Self]
     _rows: Callable[..., InputRows]
     _generator: Callable[[], Generator]
-    _predicted: Callable[..., Predictive]
+    _predicted: Callable[..., Predictive[np.ndarray]]
 
     def fit(
         self, X: object, y: object, sample_weight: object = None, *, offset: object = None, exposure: object = None
@@ -141,7 +141,7 @@ class OutcomeRegressor(TableRegressor):
         method: Literal["linearized", "sampled"] | None = None,
         samples: int | None = None,
         generator: Generator = None,
-    ) -> Predictive:
+    ) -> Predictive[np.ndarray]:
         """The predictive distribution, with its epistemic and aleatoric parts, its intervals and its quantiles.
 
         Args:

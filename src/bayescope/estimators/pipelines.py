@@ -91,7 +91,7 @@ class Wrapped:
         flat = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
         return pd.Series(flat, name=f"{getattr(y, 'name', None) or 'y'}, transformed") if flat.ndim == 1 else flat
 
-    def of_outcome(self, predictive: Predictive) -> Predictive:
+    def of_outcome(self, predictive: Predictive[np.ndarray]) -> Predictive[np.ndarray]:
         """The predictive of y, of that of the transformed outcome: of log y = f + noise it is log-normal.
 
         Raises:
@@ -152,7 +152,7 @@ def predict_distribution(
     method: Literal["linearized", "sampled"] | None = None,
     samples: int | None = None,
     generator: Generator = None,
-) -> Predictive:
+) -> Predictive[np.ndarray]:
     """p(y∣x, data) for N rows, of a fitted estimator or of one inside scikit-learn's objects.
 
     A pipeline's steps transform X first, and of a search the best model predicts.
@@ -184,7 +184,7 @@ def predict_distribution(
     wrapped = Wrapped.of(model)
     check_is_fitted(wrapped.estimator)
     options: dict[str, Any] = {"integral": integral, "method": method, "samples": samples, "generator": generator}
-    found: Predictive = wrapped.estimator.predict_distribution(wrapped.table(X), **options)
+    found: Predictive[np.ndarray] = wrapped.estimator.predict_distribution(wrapped.table(X), **options)
     return replace(wrapped.of_outcome(found), frame=library_of(X))
 
 

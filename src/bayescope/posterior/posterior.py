@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, Self, TypeVar, cast
+from typing import Any, Literal, Self, TypeAlias, TypedDict, TypeVar, Unpack, cast, overload
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -36,8 +37,21 @@ from bayescope.storage import save
 from bayescope.top_classes import TopClasses
 
 P = TypeVar("P", bound="Posterior")
+# Inputs whose predictions are tensors; of other lists and mappings no type checker knows, and all else gives arrays.
+Tensors: TypeAlias = Tensor | Mapping[str, Tensor] | tuple[Tensor, ...] | list[Tensor]
 # What a name of a weight takes, as text and in a tuple; and the most rows of a table of weights.
 NAME_BYTES, MOST_ROWS = 100, 1_000_000
+
+
+class PredictKeywords(TypedDict, total=False):
+    """The options of `Posterior.predict`, for type checkers."""
+
+    method: Literal["linearized", "sampled"] | None
+    integral: IntegralName | None
+    samples: int | None
+    generator: torch.Generator | int | None
+    differentiable: bool
+    top: int | None
 
 
 class Evidence(ABC):
@@ -295,6 +309,12 @@ class Posterior(ABC):
         """The model: for a network a module with the weights of the mode, a copy that is the user's to change."""
         return None if self.function is None else self.function.source
 
+    @overload
+    def predict(self, x: Tensors, **options: Unpack[PredictKeywords]) -> Predictive[Tensor]: ...  # type: ignore[overload-overlap]
+    @overload
+    def predict(self, x: Sequence[Any] | Mapping[Any, Any], **options: Unpack[PredictKeywords]) -> Predictive: ...  # type: ignore[overload-overlap]
+    @overload
+    def predict(self, x: object, **options: Unpack[PredictKeywords]) -> Predictive[np.ndarray]: ...
     @outside_inference_mode
     def predict(
         self,

@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any, Generic, Literal, cast, final
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from bayescope import checks
 from bayescope.errors import InputError, UnsupportedError
@@ -27,13 +28,13 @@ from bayescope.top_classes import TopClasses, refuse_all_classes
 if TYPE_CHECKING:
     from bayescope.notebook import Canvas
 
-Array = Tensor | np.ndarray
-RowIndex = int | slice | Sequence[int] | Sequence[bool] | Array
+Array = TypeVar("Array", bound=Tensor | np.ndarray, covariant=True, default=Tensor | np.ndarray)
+RowIndex = int | slice | Sequence[int] | Sequence[bool] | Tensor | np.ndarray
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Predictive:
+class Predictive(Generic[Array]):
     """p(y∣x, data) for N inputs.
 
     Columns are outcomes: the K classes of a classifier (two for a Bernoulli with one output), the outputs of a
@@ -429,7 +430,7 @@ class Predictive:
     def __len__(self) -> int:
         return self._shape[0]
 
-    def __getitem__(self, rows: RowIndex) -> Predictive:
+    def __getitem__(self, rows: RowIndex) -> Predictive[Array]:
         """The predictive of some rows: each of its answers is those rows of this predictive's answer.
 
         Args:
@@ -450,7 +451,7 @@ class Predictive:
             imputed=None if self.imputed is None else self.imputed[chosen],
         )
 
-    def __iter__(self) -> Iterator[Predictive]:
+    def __iter__(self) -> Iterator[Predictive[Array]]:
         return (self[row] for row in range(len(self)))
 
     @property
@@ -499,7 +500,7 @@ class Predictive:
             value = value.unflatten(leading, self._shape)
         # Answers are copies: a caller's write must not reach the frozen result.
         given = value.to(self.dtype if value.is_floating_point() else value.dtype, copy=True)
-        return given.detach().cpu().numpy() if self.arrays else given
+        return cast(Array, given.detach().cpu().numpy() if self.arrays else given)
 
 
 def by_trials(predictive: Predictive, trials: np.ndarray | None) -> Iterator[tuple[np.ndarray, Predictive]]:
@@ -553,7 +554,7 @@ def _rest(columns: Tensor) -> Tensor:
 
 
 def most_informative(
-    predictive: Predictive, n: int = 1, *, diverse: bool = False, generator: torch.Generator | int | None = None
+    predictive: Predictive[Array], n: int = 1, *, diverse: bool = False, generator: torch.Generator | int | None = None
 ) -> Array:
     """The n rows whose labels would tell most of the model, by mutual information (BALD; Houlsby et al. 2011).
 
@@ -585,4 +586,4 @@ def most_informative(
         clocks = torch.empty(rows, dtype=torch.float64).exponential_(generator=checks.generator(generator))
         scores = scores.log() - clocks.to(scores.device).log()
     best = scores.argsort(descending=True, stable=True)[:n]
-    return best.cpu().numpy() if predictive.arrays else best
+    return cast(Array, best.cpu().numpy() if predictive.arrays else best)

@@ -13,7 +13,7 @@ from bayescope import notebook
 from bayescope.errors import InputError
 
 if TYPE_CHECKING:
-    from bayescope.predictive.predictive import Array, Predictive
+    from bayescope.predictive.predictive import Predictive
 
 Columns = dict[str, Any]
 # A notebook shows the probability of each of this many classes; of more, that of the most probable one.
@@ -38,7 +38,7 @@ def _of_classes(p: Predictive, labels: np.ndarray, level: float | None) -> Colum
     probs = np.asarray(p.probs)
     best = probs.argmax(axis=1)[:, None]
 
-    def of_best(values: Array) -> np.ndarray:
+    def of_best(values: Any) -> np.ndarray:
         return np.take_along_axis(values, best, axis=1)[:, 0]
 
     columns: Columns = {"predicted": labels[best[:, 0]]}
