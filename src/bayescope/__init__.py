@@ -30,11 +30,22 @@ def __getattr__(name: str) -> object:
     elif (home := _HOMES.get(name)) is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     elif home == __name__:
-        value = importlib.import_module(f"{home}.{name}")
+        value = _imported(f"{home}.{name}")
     else:
-        value = getattr(importlib.import_module(home), name)
+        value = getattr(_imported(home), name)
     globals()[name] = value
     return value
+
+
+def _imported(home: str) -> ModuleType:
+    try:
+        return importlib.import_module(home)
+    except ModuleNotFoundError as error:  # the docs say what a slim install does without
+        from bayescope.errors import MissingDependencyError
+
+        raise MissingDependencyError(
+            f"{error.name} is needed here and is not installed: pip install bayescope (without --no-deps)."
+        ) from error
 
 
 def __dir__() -> list[str]:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from importlib.util import find_spec
-from typing import Self
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from typing import TYPE_CHECKING, Self, cast
 
 from bayescope.processes import present
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 # Nobody reads a bar faster than this.
 REFRESH_SECONDS = 0.1
@@ -37,22 +37,11 @@ def progress_bar(doing: str, *, visible: bool = True, patience: float = 0.0) -> 
         A function to call before each step, with how many steps are done, how many there are (``None`` where
         nobody knows), and the step's name.
     """
-    console = Console(stderr=True)
-    if not visible or _drawn.get() or not present().first or not (console.is_terminal or console.is_jupyter):
-        # A disabled Progress is no way out: before rich 14 it prints an empty line at its end.
+    bar = _bar() if visible and not _drawn.get() and present().first else None
+    if bar is None:
         yield lambda done, steps, name: None
         return
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
     token, due, task = _drawn.set(True), time.monotonic() + patience, None
-    # rich warns in a notebook that has no ipywidgets, and shows nothing.
-    plain = console.is_jupyter and find_spec("ipywidgets") is None
-    bar: _Line | Progress = _Line() if plain else Progress(*columns, console=console, transient=True)
     try:
         with ExitStack() as stack:
 
@@ -71,8 +60,30 @@ def progress_bar(doing: str, *, visible: bool = True, patience: float = 0.0) -> 
         _drawn.reset(token)
 
 
+def _bar() -> _Line | Progress | None:
+    """What draws on the error stream; ``None`` where that is no terminal: a disabled bar may print an empty line."""
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    except ImportError:  # a slim install
+        return _Line() if sys.stderr.isatty() else None
+    console = Console(stderr=True)
+    if not (console.is_terminal or console.is_jupyter):
+        return None
+    if console.is_jupyter and find_spec("ipywidgets") is None:  # rich warns there, and shows nothing
+        return _Line()
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    return Progress(*columns, console=console, transient=True)
+
+
 class _Line:
-    """The step that runs, on one line that is written over: what a bar is in a notebook without ipywidgets."""
+    """The step that runs, on one line that is written over: what a bar is where rich draws none."""
 
     _width = 0
 
@@ -83,7 +94,7 @@ class _Line:
         self._write("", end="\r")
 
     def add_task(self, description: str, *, total: int | None) -> TaskID:
-        return TaskID(0)
+        return cast("TaskID", 0)
 
     def update(self, task: TaskID, *, completed: int, total: int | None, description: str) -> None:
         self._write(f"{description} {completed}/{'?' if total is None else total}")

@@ -10,6 +10,10 @@ from bayescope_command.process import signals_end
 def main() -> None:
     """Runs the command line on the process's arguments, and without any shows the help."""
     with signals_end():
-        from bayescope_command.app import run  # a tenth of a second, in which a signal can come
+        try:
+            from bayescope_command.app import run  # a tenth of a second, in which a signal can come
+        except ModuleNotFoundError as error:  # a slim install
+            message = f"{error.name} is needed here and is not installed: pip install bayescope (without --no-deps)."
+            raise SystemExit(f"bayescope: {message}") from error
 
         run()

@@ -9,10 +9,10 @@ import bayescope as bs
 
 
 def log_density(theta: Tensor) -> Tensor:
-    """A skewed posterior of a mean and a scale."""
+    """The posterior of the mean and the scale of 40 numbers."""
     mean, scale = theta.unbind()
-    misfit = ((mean - 1.0).square() + 2.0) / scale.square()
-    return scale.log().mul(-5.0) - misfit.div(2.0) - mean.square().mul(0.1)
+    misfit = ((mean - 1.0).square() + 1.0).mul(40.0) / scale.square()
+    return scale.log().mul(-40.0) - misfit.div(2.0) - mean.square().mul(0.1)
 
 
 def with_prior(prior: float) -> Callable[[Tensor], Tensor]:
@@ -30,7 +30,7 @@ def main() -> None:
     laplace = bs.density.laplace(log_density, [0.5, 1.0], transform=[None, "positive"])
     variational = bs.density.variational(log_density, 2, family="full", transform=[None, "positive"], generator=0)
     nuts = bs.density.nuts(
-        log_density, 2, start=[0.5, 1.0], transform=[None, "positive"], draws=300, tune=300, generator=0
+        log_density, 2, start=[0.5, 1.0], transform=[None, "positive"], draws=200, tune=150, generator=0
     )
     posteriors: dict[str, bs.Posterior] = {"Laplace": laplace, "variational": variational, "NUTS": nuts}
     print("\n".join(row(name, q) for name, q in posteriors.items()))
