@@ -22,26 +22,25 @@ demo: .venv/.installed-nuts demo/breast_cancer.csv  ## compare every posterior, 
 	@echo "The table and the pictures lie in demo/results"
 
 # Bytecode is kept, whatever the shell says: each process that a test starts would compile the package anew.
-test: lint layers  ## everything that has to pass: lint, types, layers, the site, tests and doctests
-	@$(MAKE) --no-print-directory types & types=$$!; $(MAKE) --no-print-directory docs; docs=$$?; \
-	  wait $$types && exit $$docs  # each of them keeps one core busy
+test: lint  ## everything that has to pass: lint, types, layers, the site, tests and doctests
+	@$(MAKE) --no-print-directory types & types=$$!; $(MAKE) --no-print-directory layers docs; docs=$$?; \
+	  wait $$types && exit $$docs  # each of the two keeps one core busy
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
 	  echo "NO BROWSER: the tests of reports in Chromium are skipped. apt-get install chromium brings one." >&2
 	PYTHONDONTWRITEBYTECODE= BAYESCOPE_SITE=site OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal
 
 # The kinds of arithmetic of other processors: the oldest that torch's and NumPy's libraries know, and one in between.
-BASELINE := ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=SSE4_2 OPENBLAS_CORETYPE=Nehalem OMP_NUM_THREADS=1
-# Threads that wait are asleep: two workers of two threads each share two cores.
-AVX2 := ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 OPENBLAS_CORETYPE=Haswell OMP_NUM_THREADS=2 \
-  OMP_WAIT_POLICY=passive KMP_BLOCKTIME=0
+# Each is a process of its own that runs every test (gw0 and gw1 where a failure is reported).
+BASELINE := popen//env:ATEN_CPU_CAPABILITY=default//env:MKL_ENABLE_INSTRUCTIONS=SSE4_2//env:OPENBLAS_CORETYPE=Nehalem//env:OMP_NUM_THREADS=1
+# Of two threads, those that wait are asleep: the other process has work for their core.
+AVX2 := popen//env:ATEN_CPU_CAPABILITY=avx2//env:MKL_ENABLE_INSTRUCTIONS=AVX2//env:OPENBLAS_CORETYPE=Haswell//env:OMP_NUM_THREADS=2//env:OMP_WAIT_POLICY=passive//env:KMP_BLOCKTIME=0
 # What is fitted to a criterion depends on rounding most. The whole suite: make test-arithmetic ARITHMETIC=tests
 ARITHMETIC ?= $(addprefix tests/linear/test_,mode.py laplace.py evidence.py expansion.py tuning.py variational.py \
   expectation_propagation.py conjugate.py row_space.py) tests/training/test_convergence.py tests/training/test_lbfgs.py tests/training/test_fit_map.py tests/training/test_objective.py \
   tests/training/test_stack.py tests/laplace/test_conjugate_gradients.py tests/gallery/test_network_laplace.py
 
 test-arithmetic: .venv/.installed-dev  ## tests of what rounding can reach, under the arithmetic of two older processors
-	$(BASELINE) $(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(ARITHMETIC)
-	$(AVX2) $(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(ARITHMETIC)
+	$(BIN)/pytest -q --dist each --tx $(BASELINE) --tx $(AVX2) $(ARITHMETIC)
 
 # Older versions warn of each other, so that warnings are no errors here; narwhals 2.0 knows no polars 2.
 test-lowest: .venv-lowest/.installed  ## tests with each dependency at the lower bound of pyproject.toml
@@ -99,6 +98,8 @@ demo/breast_cancer.csv: examples/breast_cancer_table.py | .venv/.installed-nuts
 	echo "bayescope needs Python 3.11 or newer; none of these is one: $(PYTHON). Name yours: make PYTHON=/path/to/python" >&2; \
 	exit 1
 
+# Nothing is compiled beforehand (--no-compile): of 22,700 modules most are never imported, and one that is leaves its
+# bytecode. torch and all others, which share no file, are unpacked side by side.
 # All that the checks need, from files whose digests stand in lock.txt. Those of PyPI never change: another digest there
 # ends in an error. torch's CPU build is no file of PyPI and may be built anew: with another digest it is installed all
 # the same, and said to be unverified. So is everything on another Python or platform than the lock's.
@@ -106,10 +107,11 @@ demo/breast_cancer.csv: examples/breast_cancer_table.py | .venv/.installed-nuts
 	@echo "Installing bayescope[dev] into .venv (the first time takes minutes)"
 	@if $(BIN)/python .ci/lock.py fits; then \
 	  grep -v '^torch==' lock.txt > .venv/lock.txt && grep '^torch==' lock.txt > .venv/lock-torch.txt && \
-	  $(PIP) --no-deps --require-hashes --only-binary :all: --requirement .venv/lock.txt && \
-	  { $(PIP) --no-deps --require-hashes --requirement .venv/lock-torch.txt || { \
+	  { $(PIP) --no-compile --no-deps --require-hashes --requirement .venv/lock-torch.txt & torch=$$!; \
+	    $(PIP) --no-compile --no-deps --require-hashes --only-binary :all: --requirement .venv/lock.txt; others=$$?; \
+	    wait $$torch || { \
 	    echo "NOT VERIFIED: torch. Its CPU build in lock.txt is not to be had here, or its file is another one." >&2; \
-	    $(PIP) --constraint constraints.txt torch; }; } && \
+	    $(PIP) --constraint constraints.txt torch; } && test $$others -eq 0; } && \
 	  $(PIP) --no-deps --no-build-isolation --editable . && $(BIN)/python -m pip check; \
 	else \
 	  echo "NOT VERIFIED: lock.txt is for another Python or platform. Versions are pinned, digests are not compared." >&2; \
