@@ -1,0 +1,62 @@
+"""The notebooks in `examples/` run from the first cell to the last, and are committed without their outputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+nbclient = pytest.importorskip("nbclient", reason="runs the notebooks")
+nbformat = pytest.importorskip("nbformat", reason="reads the notebooks")
+pytest.importorskip("ipykernel", reason="the kernel of the notebooks")
+
+NOTEBOOKS = sorted((Path(__file__).resolve().parents[1] / "examples").glob("*.ipynb"))
+NAMES = {"additive", "decisions", "density", "network", "regression", "table"}
+# Bytes of a notebook with no picture in it.
+LARGEST = 12_000
+# The packages that a notebook needs beside the library.
+EXTRAS = {"density": ("nutpie", "arviz"), "table": ("arviz",)}
+
+
+def read(path: Path) -> Any:
+    return nbformat.read(path, as_version=4)
+
+
+def shown(output: Any) -> set[str]:
+    """What an output shows: kinds of data, or the name of the stream."""
+    return {output.name} if output.output_type == "stream" else set(output.data)
+
+
+def test_there_are_six() -> None:
+    assert {path.stem for path in NOTEBOOKS} == NAMES
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_is_committed_without_outputs(path: Path) -> None:
+    notebook = read(path)
+    nbformat.validate(notebook)
+    assert path.read_text(encoding="utf-8") == nbformat.writes(notebook) + "\n"
+    assert path.stat().st_size < LARGEST
+    assert set(notebook.metadata) == {"kernelspec", "language_info"}
+    for place, cell in enumerate(notebook.cells, start=1):
+        assert (cell.id, dict(cell.metadata)) == (f"cell-{place}", {})
+        if cell.cell_type == "code":
+            assert (cell.outputs, cell.execution_count) == ([], None)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:jupyter_client")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:zmq")
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_runs_without_a_warning_and_each_result_shows_itself(path: Path, tmp_path: Path) -> None:
+    for package in EXTRAS.get(path.stem, ()):
+        pytest.importorskip(package, reason=f"the notebook {path.name} uses it")
+    notebook = read(path)
+    resources = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=100, kernel_name="python3", resources=resources).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    assert "warn" not in "".join(output.text for output in outputs if output.get("name") == "stderr").lower()
+    kinds = [shown(output) for output in outputs]
+    assert sum("text/html" in kind for kind in kinds) >= 3
+    assert any("image/png" in kind for kind in kinds)
+    assert all(kind & {"text/html", "image/png", "stdout", "stderr"} for kind in kinds if kind != {"text/plain"})
