@@ -56,7 +56,7 @@ class Places:
         """Counts a copy for the function of the library that asked for it."""
         frame = sys._getframe(1)
         while frame is not None:
-            path, _, inside = frame.f_code.co_filename.partition(LIBRARY)
+            _, _, inside = frame.f_code.co_filename.partition(LIBRARY)
             if inside:
                 self.copies[f"{inside.removesuffix('.py')}:{frame.f_code.co_qualname}", way] += tensor.numel()
                 return
@@ -143,16 +143,7 @@ class _Calls(TorchFunctionMode):
             self._places.waits[name] += 1
         device = kwargs.pop("device", None)
         device = None if device is None else torch.device(device)
-        generator = kwargs.get("generator")
-        if (
-            generator is not None
-            and getattr(generator, "place", "cpu") == "cpu"
-            and (
-                (device is not None and device.type == "cuda")
-                or any(isinstance(value, Tensor) and self._places.of(value) == GPU for value in args)
-            )
-        ):
-            raise RuntimeError(f"Expected a 'cuda' device type for generator but found 'cpu', in {name}")
+        self._check_generator(kwargs.get("generator"), device, args, name)
         if device is not None and device.type == "meta":
             return func(*args, **kwargs, device=device)
         result = func(*args, **kwargs)
@@ -165,6 +156,13 @@ class _Calls(TorchFunctionMode):
             self._places.note("made on cpu", result)
             return self._places.put(result, HOST)
         return result
+
+    def _check_generator(self, generator: Any, device: torch.device | None, args: Any, name: str) -> None:
+        if generator is None or getattr(generator, "place", "cpu") != "cpu":
+            return
+        beside = any(isinstance(value, Tensor) and self._places.of(value) == GPU for value in args)
+        if beside or (device is not None and device.type == "cuda"):
+            raise RuntimeError(f"Expected a 'cuda' device type for generator but found 'cpu', in {name}")
 
     def _moved(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
         """x.to(...), x.cuda() and x.cpu(): a copy where the device changes."""

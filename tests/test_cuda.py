@@ -5,6 +5,7 @@ The pretended one holds torch's rules for devices over tensors of the CPU: see `
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -18,13 +19,42 @@ from tests.pretend import GPU, Places, pretended
 NO_GPU = not torch.cuda.is_available()
 ON_GPU = pytest.mark.skipif(NO_GPU, reason="no CUDA device: the pretended one stands in")
 NO_MODE = pytest.mark.filterwarnings("ignore::bayescope.errors.ConvergenceWarning")  # these weights are random
-# On a pretended GPU numbers are those of the CPU; one path for each structure, kind and family of layers will do there.
-PRETENDED = (
+# On a pretended GPU numbers are those of the CPU; one path for each structure, kind and family of layers will do there,
+# and all of them where the environment asks for that, as a job of CI does.
+SOME = (
     *(f"ggn-{structure}" for structure in STRUCTURES),
     *("hessian-block", "hessian-diagonal", "fisher-kfac", "empirical_fisher-diagonal"),
     *("resnet-kfac", "tokens-kfac", "laplace-last_layer", "laplace-subnetwork", "laplace-transformer"),
     *("regression", "queries", "function_space-exact"),
 )
+PRETENDED = tuple(EXACT) if os.environ.get("BAYESCOPE_EVERY_PATH") else SOME
+# The files of the library that may move tensors between the devices, and what for. A copy from any other one is silent.
+COPIES = {
+    "network/inputs": "inputs go to the network",
+    "network/batches": "labels go to the network",
+    "predictive": "outcomes go to the predictive",
+    **dict.fromkeys(
+        (
+            "curvature/curvature", "curvature/hessian", "curvature/kinds", "latent/gaussian", "likelihoods/categorical",
+            "likelihoods/quasi_monte_carlo", "network/draws", "network/dropout", "precision/precision",
+            "private_draws/modes", "training/minibatches", "laplace/training_rows", "laplace/judgement",
+            "variational/elbo",
+        ),
+        "numbers of the CPU's generator, which are the same on every device",
+    ),
+    **dict.fromkeys(("network/trace", "network/parts", "network/weights"), "places of weights, once a trace"),
+    **dict.fromkeys(("storage/codec",), "files"),
+    **dict.fromkeys(
+        ("laplace/evidence", "laplace/online", "laplace/validation", "laplace/groups"),
+        "a few hyperparameters, which SciPy moves",
+    ),
+    **dict.fromkeys(
+        ("network/priors", "priors", "laplace/fit", "likelihoods/likelihood", "laplace/constant", "ensembles/ensemble", "variational/start"),
+        "hyperparameters, masks and first values, once a fit",
+    ),
+    "curvature/passes": "the counts and sums of a pass, once a fit",
+    "training/objective": "the losses of the networks of a stack, once an epoch",
+}  # fmt: skip
 # Three checks of the labels and the log likelihood: what a batch hands to Python, however many layers there are.
 WAITS_A_BATCH = 4
 
@@ -54,17 +84,49 @@ def test_trainings_run_on_a_gpu(path: str) -> None:
 @NO_MODE
 @pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN")  # LSTM believes in the GPU too
 @pytest.mark.parametrize("path", PRETENDED)
-def test_no_path_mixes_devices(path: str, places: Places) -> None:
+def test_no_path_mixes_devices_or_copies_silently(path: str, places: Places) -> None:
     assert GPU in {places.of(answer) for answer in EXACT[path]("cuda")}
+    assert not silent(places)
+
+
+def silent(places: Places) -> dict[tuple[str, str], int]:
+    """The copies between the devices that no reason is known for, by the function and the way, in numbers."""
+    return {
+        (function, way): count
+        for (function, way), count in places.copies.items()
+        if way in ("to gpu", "to cpu") and function.partition(":")[0] not in COPIES
+    }
 
 
 @NO_MODE
 @pytest.mark.global_rng
 @pytest.mark.parametrize("path", TRAINS)
-def test_no_training_mixes_devices(path: str, places: Places) -> None:
+def test_no_training_mixes_devices_or_copies_silently(path: str, places: Places) -> None:
     found = TRAINS[path]("cuda")
     assert all(places.of(answer) == GPU for answer in found)
     assert all(answer.isfinite().all() for answer in found)
+    assert not silent(places)
+
+
+@NO_MODE
+@pytest.mark.global_rng
+def test_copies_do_not_grow_with_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training sends the rows of each batch to the GPU, and nothing of the size of the weights."""
+    counts = []
+    for epochs in (2, 6):
+        with monkeypatch.context() as patch, pretended(patch) as places:
+            module, (x, y) = problem("perceptron", "cuda")
+            options = {"likelihood": "categorical", "batch_size": 6, "generator": 0, "progress": False}
+            bs.variational(module, (x, y), family="low_rank", rank=2, epochs=epochs, **options)  # type: ignore[arg-type]
+            weights = sum(parameter.numel() for parameter in module.parameters())
+            counts.append({each: count for each, count in places.copies.items() if each[1] == "to gpu"})
+    sent = ("network/inputs", "private_draws/modes")  # rows, and the noise of weights
+    grown = {
+        function: count - counts[0].get((function, way), 0)
+        for (function, way), count in counts[1].items()
+        if function.partition(":")[0] not in sent
+    }
+    assert max(grown.values(), default=0) < weights
 
 
 def test_a_batch_waits_for_the_gpu_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -239,6 +239,43 @@ def test_arguments_are_checked(arguments: dict[str, Any], error: type[Exception]
         laplace().to(**arguments)
 
 
+def test_points_go_to_the_device_of_the_density(places: Places) -> None:
+    q = laplace(structure="diagonal")
+    theta = q.sample(2, generator=0)
+    found = q.to("cuda").log_prob(theta)
+    assert places.of(found) == GPU
+    assert torch.equal(found.cpu(), q.log_prob(theta))
+    assert torch.equal(q.to("cuda").log_prob(theta.numpy()).cpu(), q.log_prob(theta))
+
+
+@pytest.mark.usefixtures("places")
+def test_a_prior_on_another_device_goes_to_the_network() -> None:
+    module, data = problem("perceptron", "cuda")
+    each = torch.linspace(1.0, 2.0, 83, dtype=torch.float64)
+    options: dict[str, Any] = {"likelihood": "categorical", "structure": "diagonal", "generator": 0}
+    wanted = bs.laplace(seeded(perceptron), data, prior_precision=each, **options).log_evidence()
+    for prior in (each, each.numpy(), each.to("cuda"), bs.Prior(each, mean=torch.zeros(83, dtype=torch.float64))):
+        q = bs.laplace(module, data, prior_precision=prior, **options)
+        torch.testing.assert_close(q.log_evidence().cpu(), wanted, rtol=1e-10, atol=0)
+
+
+@pytest.mark.usefixtures("places")
+def test_weights_on_two_devices_are_refused_by_name() -> None:
+    module, data = problem("perceptron", "cpu")
+    module[2].to("cuda")
+    message = (
+        r"expected random weights on one device, got '0\.weight' on cpu and '2\.weight' on cuda:0\. Move the module"
+    )
+    with pytest.raises(InputError, match=message):
+        bs.fit_map(module, data, **TRAINED)
+
+
+def test_a_network_without_numbers_is_refused() -> None:
+    module, data = problem("perceptron", "cpu")
+    with pytest.raises(InputError, match=r"got '0\.weight' on torch's device 'meta', which keeps none"):
+        bs.fit_map(module.to("meta"), data, **TRAINED)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_refused() -> None:
     with pytest.raises(InputError, match="expected one that torch finds here, got 'cuda'"):

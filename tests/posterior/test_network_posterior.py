@@ -121,10 +121,30 @@ def test_what_went_in_comes_out() -> None:
     q = posterior(dtype=torch.float32)
     tensor, array = q.predict(X).mean, q.predict(X.numpy()).mean
     assert isinstance(tensor, Tensor)
-    assert tensor.dtype == torch.float64
     assert isinstance(array, np.ndarray)
-    assert np.array_equal(array, tensor.numpy())
+    assert array.dtype == np.float64
+    assert np.array_equal(array.astype(np.float32), tensor.numpy())
     assert isinstance(q.predict(X.numpy()).log_prob(LABELS.numpy()), np.ndarray)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "answered"),
+    [(torch.float64, torch.float64), (torch.float32, torch.float32), (torch.bfloat16, torch.float32)],
+)
+def test_tensors_are_answered_in_the_type_of_the_network(dtype: torch.dtype, answered: torch.dtype) -> None:
+    """Of half precision in float32; whatever the type of the inputs, arrays are answered in float64."""
+    q = posterior().to(dtype=dtype)
+    for x in (X, X.float()):
+        p = q.predict(x)
+        answers = [p.mean, p.sd, p.epistemic, p.entropy, *p.interval(0.9), p.log_prob(LABELS), p[2:4].latent_cov]
+        answers += [q.sample_functions(x, 2, generator=0)]
+        assert {answer.dtype for answer in answers} == {answered}
+        assert p.classes.dtype == torch.int64
+        assert p.latent.mean.dtype == torch.float64
+    assert q.predict(X.numpy()).mean.dtype == np.float64
+    assert q.sample_functions(X.numpy(), 2, generator=0).dtype == torch.float64
+    assert q.predict(X).to_frame()["entropy"].dtype == np.float64
+    assert q.log_evidence().dtype == q.mean.dtype == torch.float64
 
 
 @pytest.mark.parametrize("method", ["linearized", "sampled"])
@@ -158,7 +178,7 @@ def test_sampled_is_the_average_over_networks(dtype: torch.dtype) -> None:
         module = copy.deepcopy(q.function.module).eval()
         nn.utils.vector_to_parameters(theta.to(dtype), module.parameters())
         probabilities.append(module(X.to(dtype)).detach().double().softmax(-1))
-    torch.testing.assert_close(p.mean, torch.stack(probabilities).mean(0), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(p.mean.double(), torch.stack(probabilities).mean(0), rtol=1e-5, atol=1e-6)
 
 
 def test_draws_are_the_generator_s_however_many_are_there_at_once() -> None:

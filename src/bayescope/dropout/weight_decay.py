@@ -270,7 +270,7 @@ def dropout_prior(prior: Prior, weights: Weights, rates: Mapping[str, float]) ->
     if max(rates.values()) >= 1:
         raise UnsupportedError("rate: expected dropout at rates below 1 in a network that is trained, got 1.")
     kept = torch.cat([
-        torch.full((count,), 1.0 - rates.get(name, 0.0), dtype=torch.float64)
+        torch.full((count,), 1.0 - rates.get(name, 0.0), dtype=torch.float64, device=prior.mean.device)
         for name, count in zip(weights.names, weights.counts, strict=True)
     ])  # fmt: skip
     return Prior(prior.diagonal(weights.dim) / kept, prior.centre(weights.dim) * kept)

@@ -272,9 +272,9 @@ def _check_one_device(chosen: Mapping[str, Tensor]) -> None:
             )
         if parameter.device != chosen[first].device:
             raise InputError(
-                f"model: expected random weights on one device, got {first!r} on {chosen[first].device} and {name!r} "
-                f"on {parameter.device}. Move the module, model.to({str(chosen[first].device)!r}), or name weights "
-                "on one device in weights=."
+                f"weights: expected random weights on one device, got {first!r} on {chosen[first].device} and "
+                f"{name!r} on {parameter.device}. Move the module, model.to({str(chosen[first].device)!r}), or name "
+                "weights on one device in weights=."
             )
 
 
