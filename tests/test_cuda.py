@@ -49,7 +49,10 @@ COPIES = {
         "a few hyperparameters, which SciPy moves",
     ),
     **dict.fromkeys(
-        ("network/priors", "priors", "laplace/fit", "likelihoods/likelihood", "laplace/constant", "ensembles/ensemble", "variational/start"),
+        (
+            "network/priors", "priors", "laplace/fit", "likelihoods/likelihood", "laplace/constant",
+            "ensembles/ensemble", "variational/start",
+        ),
         "hyperparameters, masks and first values, once a fit",
     ),
     "curvature/passes": "the counts and sums of a pass, once a fit",

@@ -107,16 +107,21 @@ class Moved(TorchFunctionMode):
 
 
 def initialised(model: nn.Module) -> nn.Module:
-    """Returns a module whose parameters and buffers all have a shape.
+    """Returns a module whose parameters and buffers all have a shape and numbers.
 
     Raises:
-        InputError: if a lazy layer has not seen any rows yet.
+        InputError: if a lazy layer has not seen any rows yet, or a tensor is on torch's device "meta".
     """
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if nn.parameter.is_lazy(tensor):
             raise InputError(
                 f"model: expected parameters that have a shape, got {name!r} of a lazy layer that has not seen any "
                 "rows yet. Call the model once on a few rows, model(X[:2]), before you pass it."
+            )
+        if tensor.is_meta:
+            raise InputError(
+                f"model: expected parameters with numbers, got {name!r} on torch's device 'meta', which keeps none. "
+                "Load them: model.to_empty(device='cpu'), then model.load_state_dict(...)."
             )
     return model
 

@@ -30,7 +30,7 @@ def test_errors_and_failures_are_told_by_path(monkeypatch: pytest.MonkeyPatch) -
     def refused(device: str) -> list[torch.Tensor]:
         if device == "meta":
             raise RuntimeError("no kernel")
-        return []
+        return [torch.ones(2, dtype=torch.float64)]
 
     def shifted(device: str) -> list[torch.Tensor]:
         return [torch.tensor([1.0, 2.0 + (device == "meta")], dtype=torch.float64)]

@@ -259,15 +259,26 @@ def test_a_prior_on_another_device_goes_to_the_network() -> None:
         torch.testing.assert_close(q.log_evidence().cpu(), wanted, rtol=1e-10, atol=0)
 
 
+class Spread(nn.Module):
+    """A network over two devices, as models too large for one GPU are laid out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x).tanh().to(self.second.weight.device))
+
+
 @pytest.mark.usefixtures("places")
-def test_weights_on_two_devices_are_refused_by_name() -> None:
-    module, data = problem("perceptron", "cpu")
-    module[2].to("cuda")
-    message = (
-        r"expected random weights on one device, got '0\.weight' on cpu and '2\.weight' on cuda:0\. Move the module"
-    )
+@pytest.mark.parametrize("method", ["fit_map", "variational", "laplace"])
+def test_weights_on_two_devices_are_refused_by_name(method: str) -> None:
+    module, data = seeded(Spread), problem("perceptron", "cpu")[1]
+    module.second.to("cuda")
+    options = {"likelihood": "categorical"} if method == "laplace" else TRAINED
+    message = r"on one device, got 'first\.weight' on cpu and 'second\.weight' on cuda:0\. Move the module"
     with pytest.raises(InputError, match=message):
-        bs.fit_map(module, data, **TRAINED)
+        getattr(bs, method)(module, data, **options)
 
 
 def test_a_network_without_numbers_is_refused() -> None:

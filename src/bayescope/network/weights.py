@@ -265,11 +265,6 @@ def _check_real(chosen: Mapping[str, Tensor]) -> None:
 def _check_one_device(chosen: Mapping[str, Tensor]) -> None:
     first = next(iter(chosen))
     for name, parameter in chosen.items():
-        if parameter.device.type == "meta":
-            raise InputError(
-                f"model: expected parameters with numbers, got {name!r} on torch's device 'meta', which keeps none. "
-                "Load them: model.to_empty(device='cpu'), then model.load_state_dict(...)."
-            )
         if parameter.device != chosen[first].device:
             raise InputError(
                 f"weights: expected random weights on one device, got {first!r} on {chosen[first].device} and "
