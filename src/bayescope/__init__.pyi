@@ -4,6 +4,7 @@ from bayescope import (
     density as density,
     distributed as distributed,
     errors as errors,
+    integrations as integrations,
     layers as layers,
     metrics as metrics,
     precision as precision,

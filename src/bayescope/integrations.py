@@ -1,0 +1,182 @@
+"""Callbacks for the trainers of Lightning and of Hugging Face: the posterior of the network, at the end of training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from bayescope.checks import optional_package
+from bayescope.errors import (
+    BayescopeError,
+    BayescopeWarning,
+    InputError,
+    OptionError,
+    UndefinedQuantityError,
+    first_line,
+    warn,
+)
+from bayescope.laplace.laplace import laplace
+from bayescope.likelihoods import Likelihood, LikelihoodName, resolve
+from bayescope.posterior import Posterior
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+else:  # a callback gets its base class when it is made, so that nobody waits for a package that they do not use
+    Callback = TrainerCallback = object
+
+__all__ = ["LightningPosterior", "TrainerPosterior"]
+
+
+class _PosteriorAtTheEnd:
+    """What callbacks have in common: how the posterior is found at the end of a training, and the posterior itself."""
+
+    _base: ClassVar[tuple[str, str]]  # the package, and the class in it that its trainer asks for
+
+    def __init__(
+        self,
+        *,
+        likelihood: LikelihoodName | Likelihood,
+        fit: Callable[..., Posterior] = laplace,
+        module: str | None = None,
+        data: Any = None,
+        **options: Any,
+    ) -> None:
+        resolve(likelihood)  # an unknown name is refused before the training
+        kind: Any = type(self)
+        self.__class__ = _with_base(kind, *self._base)
+        self._likelihood, self._fit, self._module = likelihood, fit, module
+        self._data, self._options = data, options
+        self._found: Posterior | BayescopeError | None = None
+
+    @property
+    def posterior(self) -> Posterior:
+        """The posterior of the network as it was at the end of the last training.
+
+        Raises:
+            UndefinedQuantityError: if no training has ended yet.
+            BayescopeError: the one that kept the posterior from being found.
+        """
+        if self._found is None:
+            raise UndefinedQuantityError("posterior: expected a training that has ended, got none. Train first.")
+        if isinstance(self._found, BayescopeError):
+            raise self._found
+        return self._found
+
+    def _settle(self, trained: nn.Module, data: Callable[[], Any]) -> None:
+        """Finds the posterior. An error is kept and a warning given, so that what was trained is not lost."""
+        parts = dict(trained.named_modules())
+        try:
+            if self._module is not None and self._module not in parts:
+                raise OptionError.unknown("module", self._module, [name for name in parts if name])
+            given = data() if self._data is None else self._data
+            network = parts[self._module or ""]
+            self._found = self._fit(network, given, likelihood=self._likelihood, **self._options)
+        except BayescopeError as error:
+            self._found = error
+            warn(
+                f"The training has ended, and its posterior could not be found: {first_line(error)} The callback's "
+                ".posterior raises that error. Call bs.laplace on the trained network with other arguments.",
+                BayescopeWarning,
+            )
+
+
+class LightningPosterior(_PosteriorAtTheEnd, Callback):
+    """A callback for Lightning's ``Trainer``: at the end of ``fit`` it finds the posterior of the trained network.
+
+    The network is read with the weights of the last step, and left as it was found.
+
+    Args:
+        likelihood: a name or a likelihood.
+        fit: the function that finds the posterior: `bs.laplace`, or another one that takes a module and its data.
+        module: the name of the network among the parts of the ``LightningModule``, such as "network"; ``None`` where
+            the ``LightningModule`` itself returns f.
+        data: in place of the loader that the trainer was given, such as the training rows without a random
+            augmentation, by which passes over them would differ.
+        options: of the function, as keywords: ``weights``, ``structure``, ``prior_precision``, ``output`` and so on.
+
+    Raises:
+        MissingDependencyError: if Lightning is not installed.
+        OptionError: if the likelihood is unknown.
+
+    Warns:
+        BayescopeWarning: at the end of a training, if its posterior could not be found. The training ends as it would
+            without the callback, and ``posterior`` raises the error.
+    """
+
+    _base = ("lightning.pytorch", "Callback")
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Finds the posterior, when Lightning says that the training has ended."""
+        self._settle(pl_module, lambda: trainer.train_dataloader)
+
+
+class TrainerPosterior(_PosteriorAtTheEnd, TrainerCallback):
+    """A callback for the ``Trainer`` of Hugging Face: at the end of ``train`` it finds the posterior of the model.
+
+    The model is read with the weights of the last step, and left as it was found. The rows are all those of the
+    training data set in their order, put together by the trainer's own collator; batches are as large as those of the
+    training. Labels are those that the trainer knows: ``label_names`` of its arguments, or else the labels that the
+    model's ``forward`` takes. K of them, such as "start_positions" and "end_positions", become targets (N, K), which
+    go with ``output=("start_logits", "end_logits")``.
+
+    Args:
+        likelihood: a name or a likelihood.
+        fit: the function that finds the posterior: `bs.laplace`, or another one that takes a module and its data.
+        module: the name of the network among the parts of the model; ``None`` for the model itself.
+        data: in place of the trainer's own, in any form that the function takes.
+        options: of the function, as keywords: ``weights``, ``structure``, ``prior_precision``, ``output`` and so on.
+
+    Raises:
+        MissingDependencyError: if transformers is not installed.
+        OptionError: if the likelihood is unknown.
+
+    Warns:
+        BayescopeWarning: at the end of a training, if its posterior could not be found. The training ends as it would
+            without the callback, and ``posterior`` raises the error.
+    """
+
+    _base = ("transformers", "TrainerCallback")
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trained: Any
+    ) -> None:
+        """Finds the posterior, when the trainer says that the training has ended."""
+        model, loader = trained["model"], trained["train_dataloader"]
+        find_labels = optional_package("transformers.utils", extra="trainers").find_labels
+        names = args.label_names or find_labels(type(model))
+        self._settle(model, lambda: _in_order(loader, names))
+
+
+@cache
+def _with_base(kind: Any, package: str, name: str) -> Any:
+    """A class of callbacks that derives from its package's own class too; itself where it does so already."""
+    base = getattr(optional_package(package, extra="trainers"), name)
+    members = {"__doc__": kind.__doc__, "__module__": kind.__module__}
+    return kind if issubclass(kind, base) else type(kind.__name__, (kind, base), members)
+
+
+def _in_order(loader: DataLoader[Any], names: Sequence[str]) -> DataLoader[Any]:
+    """The rows of a loader as pairs of inputs and targets: all of them, and in each pass in the same order.
+
+    Raises:
+        InputError: when a batch is read that has no labels.
+    """
+    collate = loader.collate_fn
+
+    def pair(rows: Any) -> tuple[dict[str, Tensor], Tensor]:
+        batch = dict(collate(rows))
+        targets = [batch.pop(name) for name in names if name in batch]
+        if not targets:
+            raise InputError(
+                f"data: expected labels under one of {list(names)} in the trainer's batches, got {list(batch)}. Name "
+                "them by label_names= of the TrainingArguments."
+            )
+        return batch, targets[0] if len(targets) == 1 else torch.stack(targets, 1)
+
+    return DataLoader(loader.dataset, batch_size=loader.batch_size or 1, collate_fn=pair)
