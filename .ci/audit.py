@@ -65,9 +65,17 @@ def declared(requirements: Iterable[str]) -> set[str]:
 
 
 def imported(folder: Path) -> Iterator[tuple[str, bool]]:
-    """The top-level modules that sources import, each with whether it is reached as an optional package."""
+    """The top-level modules that sources import, each with whether it is reached as an optional package.
+
+    What stands under ``if TYPE_CHECKING`` is imported by nobody.
+    """
     for path in folder.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        tree = ast.parse(path.read_text())
+        choices = [each for each in ast.walk(tree) if isinstance(each, ast.If)]
+        types = {inner for each in choices if ast.unparse(each.test) == "TYPE_CHECKING" for inner in each.body}
+        for node in ast.walk(tree):
+            if node in types:
+                continue
             if isinstance(node, ast.Import):
                 yield from ((alias.name.partition(".")[0], False) for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -82,7 +90,10 @@ def check_imports(folder: Path = SOURCES) -> Iterator[str]:
     """Yields a line for each import without a dependency, and for each dependency without an import."""
     project = tomllib.loads((lock.HERE / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    needed, optional = declared(project["dependencies"]), declared([*extras["nuts"], *extras["parquet"]])
+    needed, optional = (
+        declared(project["dependencies"]),
+        declared([*extras["nuts"], *extras["parquet"], *extras["trainers"]]),
+    )
     packages = importlib.metadata.packages_distributions()
     found: dict[bool, set[str]] = {False: set(), True: set()}
     for module, by_choice in set(imported(folder)):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from bayescope.checks import optional_package
+from bayescope import checks
 from bayescope.errors import (
     BayescopeError,
     BayescopeWarning,
@@ -36,7 +36,7 @@ __all__ = ["LightningPosterior", "TrainerPosterior"]
 class _PosteriorAtTheEnd:
     """What callbacks have in common: how the posterior is found at the end of a training, and the posterior itself."""
 
-    _base: ClassVar[tuple[str, str]]  # the package, and the class in it that its trainer asks for
+    _base: Callable[[], Any]  # imports the class that a trainer asks for
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class _PosteriorAtTheEnd:
     ) -> None:
         resolve(likelihood)  # an unknown name is refused before the training
         kind: Any = type(self)
-        self.__class__ = _with_base(kind, *self._base)
+        self.__class__ = _with_base(kind, self._base())
         self._likelihood, self._fit, self._module = likelihood, fit, module
         self._data, self._options = data, options
         self._found: Posterior | BayescopeError | None = None
@@ -109,7 +109,9 @@ class LightningPosterior(_PosteriorAtTheEnd, Callback):
             without the callback, and ``posterior`` raises the error.
     """
 
-    _base = ("lightning.pytorch", "Callback")
+    @staticmethod
+    def _base() -> Any:
+        return checks.optional_package("lightning.pytorch", extra="trainers").Callback
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Finds the posterior, when Lightning says that the training has ended."""
@@ -141,22 +143,23 @@ class TrainerPosterior(_PosteriorAtTheEnd, TrainerCallback):
             without the callback, and ``posterior`` raises the error.
     """
 
-    _base = ("transformers", "TrainerCallback")
+    @staticmethod
+    def _base() -> Any:
+        return checks.optional_package("transformers", extra="trainers").TrainerCallback
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trained: Any
     ) -> None:
         """Finds the posterior, when the trainer says that the training has ended."""
         model, loader = trained["model"], trained["train_dataloader"]
-        find_labels = optional_package("transformers.utils", extra="trainers").find_labels
+        find_labels = checks.optional_package("transformers.utils", extra="trainers").find_labels
         names = args.label_names or find_labels(type(model))
         self._settle(model, lambda: _in_order(loader, names))
 
 
 @cache
-def _with_base(kind: Any, package: str, name: str) -> Any:
+def _with_base(kind: Any, base: Any) -> Any:
     """A class of callbacks that derives from its package's own class too; itself where it does so already."""
-    base = getattr(optional_package(package, extra="trainers"), name)
     members = {"__doc__": kind.__doc__, "__module__": kind.__module__}
     return kind if issubclass(kind, base) else type(kind.__name__, (kind, base), members)
 
