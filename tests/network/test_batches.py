@@ -232,7 +232,7 @@ def test_a_dict_has_its_targets_under_one_of_several_names(name: str) -> None:
 
 
 def test_two_names_that_may_be_that_of_the_targets_are_refused() -> None:
-    with pytest.raises(InputError, match="'label' and 'y'. Leave one out, or give pairs"):
+    with pytest.raises(InputError, match=r"'label' and 'y'\. Leave one out, or give pairs"):
         Batches({"input": x, "label": y, "y": y}, module)
     inputs, _ = Batches(({"input": x, "y": y}, y), module).first()
     assert list(inputs) == ["input", "y"]

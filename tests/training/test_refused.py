@@ -93,8 +93,8 @@ def test_a_network_that_takes_nan_is_given_it() -> None:
 
 def test_wrong_labels_are_found_in_the_data() -> None:
     x, y = classes(count=3)
-    with pytest.raises(InputError, match=r"Give y\.argmax\(1\) for one-hot"):
-        fit_map(perceptron(outputs=3), (x, torch.eye(3)[y]), likelihood="categorical")
+    with pytest.raises(InputError, match=r"probabilities of the 3 classes that sum to 1, got .* in row 0"):
+        fit_map(perceptron(outputs=3), (x, 2 * torch.eye(3)[y]), likelihood="categorical")
     y = y.clone()
     y[17] = 5
     for data in ((x, y), [(x[:7], y[:7]), (x[7:14], y[7:14]), (x[14:], y[14:])]):

@@ -172,7 +172,7 @@ class Observations:
             plain.sample(f, torch.Generator().manual_seed(seed + place))
             for place, f in zip(ranges.tolist(), padded.split(DRAWN_TOGETHER), strict=True)
         ]
-        drawn = torch.cat([y[:0], *draws])[slots]
+        drawn = torch.cat(draws)[slots] if draws else y
         labelled = plain.labelled(y)
         return drawn if labelled is None else torch.where(labelled, drawn, y)
 

@@ -22,6 +22,7 @@ from bayescope.laplace.evidence import has_noise, mean_square_residual
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.latent import DrawsLatent, GaussianLatent, Latent
 from bayescope.likelihoods import read_targets
+from bayescope.likelihoods.targets import SUM_TOLERANCE
 from bayescope.network.batches import row_totals
 from bayescope.network.inputs import Inputs, take_rows
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, Posterior, in_rows
@@ -289,7 +290,8 @@ def _blocks(fit: LaplaceFit, limits: Limits) -> Iterator[tuple[Any, Tensor, int]
         given = fit.likelihood.as_given(y)[0]
         alone = fit.likelihood.domain.joined and given.ndim == 2
         numbers = 1 if fit.likelihood.domain.kind in ("classes", "ordered") else outputs
-        positions = 1 if alone else max(1, given[0].numel() // numbers)
+        soft = numbers == 1 and given.ndim > 1 and given.shape[-1] == outputs and _sum_to_one(given)
+        positions = 1 if alone else max(1, given[0].numel() // (outputs if soft else numbers))
         places = min(limits.places, positions)
         most = len(y) if fit.function.is_last_layer(inputs, fit.mode) else limits.cotangents // outputs
         count = min(len(y), max(limits.least, min(len(y), most) // places))
@@ -297,6 +299,11 @@ def _blocks(fit: LaplaceFit, limits: Limits) -> Iterator[tuple[Any, Tensor, int]
         at_once = max(1, limits.numbers // (limits.draws * outputs * places))
         for rows in row_blocks(count, 1, min(at_once, fit.curvature.at_once or at_once)):
             yield take_rows(inputs, rows), y[rows], places
+
+
+def _sum_to_one(y: Tensor) -> bool:
+    """Whether targets are probabilities of classes."""
+    return bool((y >= 0).all() and ((y.sum(-1) - 1.0).abs() <= SUM_TOLERANCE).all())
 
 
 def _outcomes(fit: LaplaceFit) -> int:

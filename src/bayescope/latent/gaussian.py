@@ -99,7 +99,7 @@ class GaussianLatent(Latent):
             return self.draws.mutual_information(likelihood)
         return likelihood.mutual_information(self.mean, self.covariance, self.integral)
 
-    def log_prob(self, likelihood: Likelihood, y: Tensor) -> Tensor:
+    def _log_prob(self, likelihood: Likelihood, y: Tensor) -> Tensor:
         """log predictive density or probability of y by the latent's integral."""
         if self.draws is not None:
             return self.draws.log_prob(likelihood, y)

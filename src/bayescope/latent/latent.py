@@ -114,9 +114,19 @@ class Latent(ABC):
     def mutual_information(self, likelihood: Likelihood) -> Tensor:
         """I(y; f) in nats, shape (N,), each label or output of a row for itself and summed."""
 
-    @abstractmethod
     def log_prob(self, likelihood: Likelihood, y: Tensor) -> Tensor:
-        """log ∫ p(y∣f) q(f) df per row, shape (N,)."""
+        """log ∫ p(y∣f) q(f) df per row, shape (N,), times its weight; of soft labels the mean over the labels."""
+        outcomes, weights = likelihood.apart(y)
+        plain = likelihood if weights is None else likelihood.unweighted
+        if plain.soft(outcomes):
+            found = plain.cross_entropy(outcomes, self.expected(plain)).neg()
+        else:
+            found = self._log_prob(plain, outcomes)
+        return found if weights is None else found * weights.to(found)
+
+    @abstractmethod
+    def _log_prob(self, likelihood: Likelihood, y: Tensor) -> Tensor:
+        """log ∫ p(y∣f) q(f) df per row, shape (N,), of labels or numbers that count once each."""
 
     @abstractmethod
     def log_density(self, likelihood: Likelihood, y: Tensor) -> Tensor:
@@ -365,7 +375,7 @@ class DrawsLatent(Latent):
         draws = likelihood.distributions(columns, self.values.shape[-1])
         return information_of_draws(draws, draws.new_full((len(draws),), 1.0 / len(draws))).sum(-1)
 
-    def log_prob(self, likelihood: Likelihood, y: Tensor) -> Tensor:
+    def _log_prob(self, likelihood: Likelihood, y: Tensor) -> Tensor:
         """The log of the mean density over draws, log S⁻¹ Σ_s p(y∣f_s)."""
         return torch.logsumexp(likelihood.log_prob(self.values, y), 0) - math.log(self.values.shape[0])
 

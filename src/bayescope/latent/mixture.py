@@ -96,7 +96,7 @@ class MixtureLatent(Latent):
         each = torch.stack([likelihood.distributions(part.expected(likelihood), outputs) for part in self.parts])
         return within + information_of_draws(each, self.log_weights.exp()).sum(-1)
 
-    def log_prob(self, likelihood: Likelihood, y: Tensor) -> Tensor:
+    def _log_prob(self, likelihood: Likelihood, y: Tensor) -> Tensor:
         each = torch.stack([part.log_prob(likelihood, y) for part in self.parts])
         return torch.logsumexp(each + self.log_weights[:, None], 0)
 

@@ -37,7 +37,8 @@ class Bernoulli(Likelihood):
 
     With C = 1 output, labels are 0 or 1 and the outcome columns are the K = 2 indicators of the classes 0 and 1.
     With C > 1 (multilabel), each output has a label of its own, independent of the others given f, and the K = C
-    outcome columns are the labels. The canonical targets are float64 zeros and ones of shape (N, C).
+    outcome columns are the labels. The canonical targets are float64 zeros and ones of shape (N, C). For the logit link
+    they may be fractions q, which stand for the expectation q log p(1∣f) + (1 − q) log p(0∣f).
 
     Integrals over f ~ N(μ, σ²), per label:
 
@@ -93,20 +94,41 @@ class Bernoulli(Likelihood):
             )
         return labels
 
+    def soft_targets(self, y: ArrayLike, outputs: int) -> Tensor | None:
+        """Fractions between 0 and 1 in float64, shape (N, C); ``None`` where all are labels, or for the probit link."""
+        given = torch.as_tensor(y)
+        if self.link != "logit" or not given.is_floating_point() or not ((given > 0) & (given < 1)).any():
+            return None
+        q = numbers_in_columns(y, outputs, outputs)
+        wrong = (q < 0) | (q > 1)
+        if wrong.any():
+            row, column = torch.nonzero(wrong)[0].tolist()
+            raise LabelError(
+                "labels, or their probabilities, from 0 to 1", f"{q[row, column].item():g}", row, "Divide by the total."
+            )
+        return q
+
+    def soft(self, y: Tensor) -> bool:
+        return bool(((y > 0) & (y < 1)).any())
+
+    def cross_entropy(self, y: Tensor, columns: Tensor) -> Tensor:
+        one, zero = (columns[:, 1:], columns[:, :1]) if y.shape[-1] == 1 else (columns, 1.0 - columns)
+        return -(torch.xlogy(y, one) + torch.xlogy(1.0 - y, zero)).sum(-1)
+
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        """Σ_c log link(s_c), shape (..., N)."""
+        """Σ_c log link(s_c), shape (..., N); for fractions q the mean of log σ(s) and log σ(−s) = log σ(s) − s."""
         s = _sign(y, f) * f
-        return (logsigmoid(s) if self.link == "logit" else log_ndtr(s)).sum(-1)
+        return (logsigmoid(s) - _rarer(y, f) * s if self.link == "logit" else log_ndtr(s)).sum(-1)
 
     def gradient(self, f: Tensor, y: Tensor) -> Tensor:
         """∂ log p/∂f: (2y − 1) σ(−s), or (2y − 1) φ(s)/Φ(s), shape (..., N, C)."""
         sign = _sign(y, f)
         s = sign * f
-        return sign * (torch.sigmoid(-s) if self.link == "logit" else inverse_mills(s))
+        return sign * (torch.sigmoid(-s) - _rarer(y, f) if self.link == "logit" else inverse_mills(s))
 
     def log_prob_and_gradient(self, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """For the logit link both from a = exp(−∣s∣), in NumPy on the CPU: exact in both tails."""
-        if self.link != "logit":
+        if self.link != "logit" or self.soft(y):
             return self.log_prob(f, y), self.gradient(f, y)
         sign = 2.0 * y.numpy() - 1.0
         s = sign * f.numpy()
@@ -153,7 +175,13 @@ class Bernoulli(Likelihood):
 
 
 def _sign(y: Tensor, f: Tensor) -> Tensor:
-    return 2.0 * y.to(f) - 1.0
+    """1 for the label 1, or one that is more probable than not, and else −1."""
+    return torch.where(y >= 0.5, 1.0, -1.0).to(f)
+
+
+def _rarer(y: Tensor, f: Tensor) -> Tensor:
+    """The probability of the less probable label: 0 where the label is known."""
+    return torch.minimum(y, 1.0 - y).to(f)
 
 
 def _columns(one: Tensor, zero: Tensor) -> Tensor:

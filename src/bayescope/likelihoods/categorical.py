@@ -26,7 +26,7 @@ from bayescope.likelihoods.quasi_monte_carlo import (
     nodes,
     principal_root,
 )
-from bayescope.likelihoods.targets import LabelError, labels_in_rows
+from bayescope.likelihoods.targets import SUM_TOLERANCE, LabelError, labels_in_rows
 from bayescope.storage import stored
 
 # Up to this many classes are integrated by nested sums.
@@ -58,6 +58,9 @@ class Categorical(Likelihood):
     - "laplace_bridge": the Dirichlet of Hobbhahn, Kristiadi & Hennig (2022), with (1, …, 1) taken out of f.
       For C > 2 it does not tend to softmax(μ) as cov → 0.
     - "monte_carlo": for callers that hold draws of f; `predictive` does not take it.
+
+    Soft labels, probabilities q of the classes, stand for the expectation Σ_c q_c log p_c. Their canonical targets are
+    float64 of shape (N, C).
 
     Attributes:
         ignored: the label of what has none, such as a token of padding: −100 in torch's losses. It counts as no
@@ -107,15 +110,54 @@ class Categorical(Likelihood):
             )
         return labels.to(torch.int64)
 
+    def soft_targets(self, y: ArrayLike, outputs: int) -> Tensor | None:
+        """Probabilities of the classes, in float64 of shape (N, C); ``None`` for y of another shape.
+
+        Raises:
+            InputError: if a number is no probability, or those of a row do not sum to 1.
+        """
+        given = torch.as_tensor(y)
+        if given.ndim != 2 or given.shape[1] != outputs or outputs < 2:
+            return None
+        q = given.to(torch.float64)
+        wrong = ~((q >= 0) & (q <= 1)).all(1) | ~((q.sum(1) - 1.0).abs() <= SUM_TOLERANCE)
+        if wrong.any():
+            row = int(torch.nonzero(wrong)[0])
+            raise LabelError(
+                f"labels 0…{outputs - 1}, or probabilities of the {outputs} classes that sum to 1",
+                f"{q[row].tolist()}",
+                row,
+                "For several labels at once take likelihood='bernoulli'.",
+            )
+        return q / q.sum(1, keepdim=True)
+
+    def soft(self, y: Tensor) -> bool:
+        return y.is_floating_point()
+
+    def cross_entropy(self, y: Tensor, columns: Tensor) -> Tensor:
+        return -torch.xlogy(y, columns).sum(-1)
+
+    def labelled(self, y: Tensor) -> Tensor | None:
+        """Which canonical targets are labels; ``None`` where none are ignored."""
+        return None if self.ignored is None or y.is_floating_point() else y != self.ignored
+
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        """f_y − log Σ_c exp f_c, shape (..., N), 0 for an ignored label."""
+        """f_y − log Σ_c exp f_c, shape (..., N), 0 for an ignored label; for soft labels its expectation."""
+        if y.is_floating_point():
+            return (y.to(f) * torch.log_softmax(f, -1)).sum(-1)
         values, labelled = torch.log_softmax(f, -1), self.labelled(y)
         found = values.take_along_dim(self._places(y).expand(values.shape[:-1])[..., None], -1)[..., 0]
         return found if labelled is None else torch.where(labelled, found, 0.0)
 
     def gradient(self, f: Tensor, y: Tensor) -> Tensor:
-        """[c = y] − p_c, shape (..., N, C), the entry of y as Σ_{c≠y} p_c, which does not cancel as p_y → 1."""
+        """[c = y] − p_c, shape (..., N, C), the entry of y as Σ_{c≠y} p_c, which does not cancel as p_y → 1.
+
+        For soft labels it is q_c − p_c, as q_c Σ_{j≠c} p_j − p_c Σ_{j≠c} q_j.
+        """
         p, labelled = torch.softmax(f, -1), self.labelled(y)
+        if y.is_floating_point():
+            q = y.to(f)
+            return q * _others(p) - p * _others(q)
         place = self._places(y).expand(f.shape[:-1])[..., None]
         others = p.scatter(-1, place, 0.0).sum(-1, keepdim=True)
         gradient = (-p).scatter(-1, place, others)

@@ -384,6 +384,29 @@ class Likelihood(ABC):
         """p(y∣f)^power N(f; mean, variance) for one output, each (N,), where there is a formula, else ``None``."""
         return None
 
+    def soft_targets(self, y: ArrayLike, outputs: int) -> Tensor | None:
+        """Probabilities of labels in canonical form, float64 of shape (N, C); ``None`` where y is no such thing.
+
+        With them log p(y∣f) stands for its expectation over the labels, the negative cross-entropy.
+
+        Raises:
+            InputError: if y has the shape of probabilities, and is none.
+        """
+        return None
+
+    def soft(self, y: Tensor) -> bool:
+        """Whether canonical targets are probabilities of labels."""
+        return False
+
+    def cross_entropy(self, y: Tensor, columns: Tensor) -> Tensor:
+        """−E[log p(label)] per row, shape (N,).
+
+        Args:
+            y: canonical soft targets of N rows.
+            columns: the mean of each outcome column, shape (N, K).
+        """
+        raise UnsupportedError(f"cross_entropy: expected labels that may be soft, got those of {self.name!r}.")
+
     def as_given(self, y: Tensor) -> tuple[Tensor, Tensor | None]:
         """Targets as data have them, without the weights that may stand beside them, and these, shape (N,)."""
         return y, None

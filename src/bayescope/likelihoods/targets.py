@@ -103,7 +103,7 @@ def read_targets(likelihood: Likelihood, targets: ArrayLike, shape: Sequence[int
 
     Args:
         likelihood: p(y∣f).
-        targets: of shape (N, *positions) for classes, else (N, *positions, C).
+        targets: of shape (N, *positions) for classes, else (N, *positions, C), as probabilities of classes are.
         shape: (N, *positions, C), that of the outputs.
         first: how many labels came before these in the data, for the row that a message names.
 
@@ -129,7 +129,8 @@ def read_targets(likelihood: Likelihood, targets: ArrayLike, shape: Sequence[int
         place = place_of(first + int(index[0]), positions)
         raise InputError(f"y: expected finite numbers, got {y[tuple(index)].item()} in {place}. Leave such rows out.")
     try:
-        rows = likelihood.targets(y, shape[-1])
+        soft = likelihood.soft_targets(y, shape[-1])
+        rows = likelihood.targets(y, shape[-1]) if soft is None else soft
     except LabelError as error:
         raise InputError(str(error.at(first, positions))) from None
     if rows.shape[0] != lead.numel():

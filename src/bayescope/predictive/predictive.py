@@ -291,7 +291,8 @@ class Predictive(Generic[Array]):
 
         Args:
             y: outcomes; of classes their labels, where `names` has them and they are text or other numbers than the
-                codes 0…K−1, else the codes.
+                codes 0…K−1, else the codes. Soft labels, probabilities q of the classes in shape (N, K), or fractions q
+                for the Bernoulli likelihood, give Σ q log p(y∣x, data), the negative cross-entropy.
 
         Raises:
             InputError: if a label is outside the likelihood's domain or the number of rows differs.
@@ -461,7 +462,9 @@ class Predictive(Generic[Array]):
     def _targets(self, y: ArrayLike) -> Tensor:
         """Outcomes as the likelihood takes them, one for each row."""
         known = self._flat(self.codes(y))
-        targets = self.likelihood.targets(known, self.latent.mean.shape[-1]).to(self.latent.mean.device)
+        outputs = self.latent.mean.shape[-1]
+        soft = self.likelihood.soft_targets(known, outputs)
+        targets = (self.likelihood.targets(known, outputs) if soft is None else soft).to(self.latent.mean.device)
         if targets.shape[0] != self.latent.mean.shape[0]:
             raise InputError(f"y: expected {self.latent.mean.shape[0]} rows, got {targets.shape[0]}.")
         return targets
