@@ -27,7 +27,7 @@ from bayescope.latent import DrawsLatent
 from bayescope.layers.output_choice import OutputChoice
 from bayescope.likelihoods import Likelihood, LikelihoodName, Weighted, described, hyperparameters_of, resolve
 from bayescope.logs import logged
-from bayescope.network import NetworkModel, network_prior, row_total, row_totals, with_output
+from bayescope.network import NetworkModel, network_prior, row_total, row_totals, unwrapped, with_output
 from bayescope.network.row_weights import likelihood_of_rows
 from bayescope.posterior import DEFAULT_PASSES, ImplicitPosterior, Record
 from bayescope.priors import Prior
@@ -203,7 +203,7 @@ def mc_dropout(
         OptionError: if a name is unknown.
         UnsupportedError: if two arguments do not go together.
     """
-    if not isinstance(model, nn.Module):
+    if not isinstance(model := unwrapped(model), nn.Module):
         raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}.")
     trains = data is not None and options["epochs"] != 0
     _check_decay(weight_decay, prior_precision, rows, has_data=data is not None)

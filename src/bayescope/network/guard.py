@@ -178,7 +178,7 @@ def with_output(model: object, options: Mapping[str, object], *, inplace: bool =
 
 
 def unwrapped(model: object) -> Any:
-    """The network inside of `DistributedDataParallel` or `DataParallel`; anything else unchanged.
+    """The network inside of `DistributedDataParallel`, `DataParallel` or a fitted net of skorch, or what was given.
 
     Raises:
         UnsupportedError: if its parameters are themselves spread over processes (FSDP).
@@ -186,6 +186,8 @@ def unwrapped(model: object) -> Any:
     inner = getattr(model, "_orig_mod", model)  # of a wrapper that has been compiled
     if isinstance(inner, DistributedDataParallel | DataParallel):
         return unwrapped(inner.module)
+    if not isinstance(model, nn.Module) and isinstance(of_skorch := getattr(model, "module_", None), nn.Module):
+        return unwrapped(of_skorch)
     if isinstance(model, nn.Module) and any(hasattr(parameter, "full_tensor") for parameter in model.parameters()):
         raise UnsupportedError(
             "model: expected a network that each process holds as a whole, got one whose parameters are spread over "

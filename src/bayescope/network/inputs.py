@@ -252,6 +252,12 @@ def pair_of(batch: object) -> tuple[Any, Any]:
         return _gathered(batch[0]), batch[1]
     if isinstance(batch, tuple | list) and len(batch) == 3:
         return _gathered(batch[0]), _beside(as_tensor(batch[1]), weights_of(batch))
+    if hasattr(batch, "edge_index"):
+        raise InputTypeError(
+            f"data: expected batches whose rows are apart, got a {type(batch).__name__} of graphs, whose nodes share "
+            "edges. Give the features of the last layer, [(body(batch), batch.y) for batch in loader], and that layer "
+            "for the model."
+        )
     raise InputTypeError(
         "data: expected batches (inputs, targets), (inputs, targets, weights of the rows) or dicts with 'labels', got "
         f"{type(batch).__name__}{f' of length {len(batch)}' if isinstance(batch, tuple | list) else ''}. "

@@ -29,7 +29,8 @@ def input_batches(x: object) -> Iterator[Inputs] | None:
     """
     x = x if isinstance(x, Iterator) else as_data(x)
     if isinstance(x, DataLoader):
-        if isinstance(x.sampler, RandomSampler):
+        samplers = (x.sampler, getattr(x.batch_sampler, "sampler", None))
+        if any(isinstance(sampler, RandomSampler) for sampler in samplers):
             warn(
                 "x: expected a DataLoader that gives the rows in their order, got one that shuffles: which answer "
                 "belongs to which row is then unknown. Make the loader with shuffle=False.",

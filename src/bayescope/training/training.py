@@ -51,9 +51,9 @@ def prepared(
     Raises:
         InputTypeError: if the model is no module.
     """
+    model = unwrapped(model)
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}.")
-    model = unwrapped(model)
     module = model if inplace else module_copy(model, sparse=callable(options.optimizer))
     with random_states(module, share_start(module, checks.generator(options.generator))) as order:
         rows = Minibatches(data, module, likelihood, options.step_rows, order)
