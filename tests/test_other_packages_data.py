@@ -21,7 +21,7 @@ OPTIONS: dict[str, Any] = {"likelihood": "categorical", "prior_precision": 0.7}
 
 
 def loader(**options: Any) -> DataLoader[Any]:
-    return DataLoader(TensorDataset(x, labels), batch_size=5, generator=torch.Generator(), **options)  # type: ignore[arg-type]
+    return DataLoader(TensorDataset(x, labels), batch_size=5, generator=torch.Generator(), **options)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from typing import Any, TypeVar, final
+from typing import Any, Protocol, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -41,9 +41,19 @@ def row_total(here: Tensor) -> Tensor:
 
 
 T = TypeVar("T")
+
+
+class RowsByPlace(Protocol):
+    """What has a length and gives rows by their places, as a data set of Hugging Face does."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, place: int, /) -> Any: ...
+
+
 # A loader, a data set, a pair (X, y), a dict with its targets, a list of batches, or a function that gives such: see
 # `Batches`.
-Data = Iterable[Any] | Dataset[Any] | Mapping[str, Any] | Callable[[], Iterable[Any]]
+Data = Iterable[Any] | Dataset[Any] | Mapping[str, Any] | RowsByPlace | Callable[[], Iterable[Any]]
 
 
 def row_parts(here: T) -> list[T]:
