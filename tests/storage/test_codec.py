@@ -179,13 +179,14 @@ def test_what_cannot_be_stored_is_named_with_its_path(name, tmp_path):
 # Classes ---------------------------------------------------------------------------------------------------------
 
 
-@stored("test_thing", without=("cause",), lost="lost", kept=("root",))
+@stored("test_thing", without=("hidden",), possible=("cause",), lost="lost", kept=("root",))
 @dataclass(frozen=True)
 class Thing:
     value: float
     names: tuple[str, ...] = ()
     inner: Thing | None = None
     cause: Any = None
+    hidden: Any = None
     lost: tuple[str, ...] = ()
 
     @cached_property
@@ -200,9 +201,9 @@ class Thing:
 
 
 def test_objects_come_back_with_what_is_kept_of_them(tmp_path):
-    thing = Thing(4.0, ("a",), Thing(-1.0), cause=print)
+    thing = Thing(4.0, ("a",), Thing(-1.0, cause=("b",)), cause=print, hidden=1)
     back = there_and_back(thing, tmp_path)
-    assert back == Thing(4.0, ("a",), Thing(-1.0), None, ("cause",))
+    assert back == Thing(4.0, ("a",), Thing(-1.0, cause=("b",)), None, None, ("cause",))
     assert vars(back)["root"] == 2.0
     assert "root" not in vars(back.inner)
     assert back.inner.lost == ()
@@ -216,7 +217,7 @@ def test_objects_come_back_with_what_is_kept_of_them(tmp_path):
         ({"names": [1]}, "the names of a Thing is none"),
         ({"inner": {"tuple": []}}, "the inner of a Thing is none"),
         ({"evil": 1}, "a Thing has other parts"),
-        ({"cause": 1}, "a Thing has other parts"),
+        ({"hidden": 1}, "a Thing has other parts"),
         ({"value": 13}, "13 is no value"),
     ],
 )

@@ -19,7 +19,7 @@ from torch import nn
 
 import bayescope as bs
 from bayescope import storage
-from bayescope.errors import FileError, InputError, InputTypeError, UndefinedQuantityError, UnsupportedError
+from bayescope.errors import FileError, InputError, InputTypeError, UnsupportedError
 from bayescope.tape import block_limit
 from tests.conditions import file_limit
 from tests.storage.saved import (
@@ -122,22 +122,6 @@ def test_a_fresh_process_answers_with_the_same_bits(tmp_path):
         np.testing.assert_array_equal(found["mean"], np.asarray(p.mean))
         np.testing.assert_array_equal(found["variance"], np.asarray(p.variance))
         np.testing.assert_array_equal(found["proba"], fitted.predict_proba(rows))
-
-
-def test_what_takes_data_or_curvature_says_that_files_keep_neither(tmp_path):
-    q = posterior("laplace, kfac, float32")
-    loaded = bs.load(q.save(tmp_path / "q.bayes"))
-    assert torch.equal(loaded.log_evidence(), q.log_evidence())
-    for ask in (
-        lambda: loaded.condition(data()),
-        lambda: loaded.log_evidence(prior_precision=2.0),
-        lambda: bs.tune_prior(loaded),
-    ):
-        with pytest.raises(UndefinedQuantityError, match="loaded from a file, which keeps n"):
-            ask()
-    again = bs.load(loaded.save(tmp_path / "again.bayes"))
-    assert again.lost == ("infer", "fit")
-    assert posterior("swag").lost == ()
 
 
 def test_what_was_one_object_is_one_again(tmp_path):

@@ -26,7 +26,8 @@ SMALL: dict[str, tuple[object, ...]] = {
     "RNN": (3, 4), "GRU": (3, 4), "Unflatten": (1, (2, 3)), "PixelShuffle": (2,), "PixelUnshuffle": (2,),
     "ChannelShuffle": (2,), "Unfold": (2,), "Fold": (4, 2), "LPPool1d": (2, 2), "LPPool2d": (2, 2),
     "LinearVariational": (3, 2), "Conv1dVariational": (2, 2, 3), "Conv2dVariational": (2, 2, 3),
-    "Conv3dVariational": (1, 2, 2), "EmbeddingVariational": (4, 2, 1), "Pairwise": (nn.Identity(),), "Rewards": (nn.Identity(),),
+    "Conv3dVariational": (1, 2, 2), "EmbeddingVariational": (4, 2, 1), "Pairwise": (nn.Identity(),),
+    "Rewards": (nn.Identity(),),
 }  # fmt: skip
 
 

@@ -40,8 +40,10 @@ from bayescope.precision.structure import StructureReading, TapeSum
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective, same
+from bayescope.storage import stored
 
 
+@stored("curvature")
 @final
 @dataclass(frozen=True, eq=False)
 class Curvature:

@@ -17,6 +17,7 @@ from bayescope.network.weights import matching
 from bayescope.precision import STRUCTURES as BY_NAME
 from bayescope.precision.kronecker import unfactored
 from bayescope.precision.structure import StructureOptions
+from bayescope.storage import stored
 
 Kind = Literal["ggn", "fisher", "empirical_fisher", "hessian"]
 # "samples" is for `laplace` alone.
@@ -52,6 +53,7 @@ class CurvatureKeywords(OutputKeywords, total=False):
     memory: int | None
 
 
+@stored("curvature_options")
 @final
 @dataclass(frozen=True)
 class CurvatureOptions:
@@ -234,6 +236,7 @@ def _stands_for(pattern: str, part: PartInfo) -> bool:
     return bool(matching(pattern, (part.name, *part.parameters)))
 
 
+@stored("curvature_fallback")
 @final
 @dataclass(frozen=True)
 class Fallback:

@@ -63,7 +63,8 @@ class KernelPrecision(Precision):
 
     def add_diagonal(self, diagonal: Tensor | float) -> KernelPrecision:
         """A + diag(d) for d a scalar or of shape (P,)."""
-        added = torch.as_tensor(diagonal, dtype=torch.float64, device=self._rows.device)
+        # A tensor of its own: a file that found the prior's in two places would differ from that of its copy.
+        added = torch.as_tensor(diagonal, dtype=torch.float64, device=self._rows.device).clone()
         if self._base is not None:
             return self._with(self._base.add_diagonal(added), None)
         return self._with(DiagonalPrecision(added.expand(self.dim)), added if added.ndim == 0 else None)

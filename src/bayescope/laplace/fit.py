@@ -23,6 +23,7 @@ from bayescope.network.priors import by_parameter, resolved_prior
 from bayescope.posterior import Evidence, GaussianPosterior, Posterior, Record
 from bayescope.precision import BlockPrecision, DensePrecision, Precision
 from bayescope.priors import Prior
+from bayescope.storage import stored
 
 # A number, shape (P,), precisions by parameter, module or glob, or a prior.
 PriorPrecisions = float | Tensor | Mapping[str, float | Tensor] | Prior
@@ -32,6 +33,7 @@ GivenNoise = float | Tensor | None
 _MADE = Record("laplace")
 
 
+@stored("laplace_fit", without=("sample",))
 @final
 @dataclass(frozen=True, eq=False)
 class LaplaceFit(Evidence):

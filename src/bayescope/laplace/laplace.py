@@ -41,6 +41,7 @@ from bayescope.posterior import DrawsPosterior, GaussianPosterior, MixturePoster
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective, same, warn_once
+from bayescope.storage import stored_function
 from bayescope.training.lbfgs import Lbfgs
 
 EVIDENCE = "evidence"
@@ -281,13 +282,13 @@ def _copied(model: object) -> nn.Module:
 
 def conditionable(fit: LaplaceFit, options: LaplaceOptions) -> LaplaceFit:
     """The fit with the inference that made it, for `Posterior.condition`."""
-    return replace(fit, infer=partial(_inference, options))
+    return replace(fit, infer=partial(_inference, replace(options, weights=fit.function.weights)))
 
 
+@stored_function("laplace_inference")
 def _inference(options: LaplaceOptions, fit: LaplaceFit) -> Callable[..., Posterior]:
     """`condition` as it goes on from a fit, with the noise and the temperature that the fit has come to."""
-    weights = fit.function.weights
-    options = replace(options, weights=weights, likelihood=fit.likelihood, temperature=fit.temperature)
+    options = replace(options, likelihood=fit.likelihood, temperature=fit.temperature)
     return partial(condition, options, fit.function)
 
 
@@ -318,6 +319,7 @@ def starting_likelihood(likelihood: LikelihoodName | Likelihood, *, learnt: bool
 SETTLED, MOST = 1e-9, 50
 
 
+@stored_function("laplace_condition")
 @outside_inference_mode
 @collective
 def condition(asked: LaplaceOptions, function: NetworkModel, prior: Prior, *data: Any) -> GaussianPosterior:

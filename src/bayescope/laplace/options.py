@@ -19,8 +19,10 @@ from bayescope.network.model import NetworkModel
 from bayescope.network.priors import PriorPrecision, network_prior
 from bayescope.private_draws import private_draws
 from bayescope.process_state import outside_inference_mode
+from bayescope.storage import stored
 
 
+@stored("laplace_options")
 @final
 @dataclass(frozen=True)
 class LaplaceOptions:

@@ -131,8 +131,8 @@ def fits_of(q: object) -> tuple[LaplaceFit, ...]:
     fits = [part.fit for part in parts if isinstance(part.fit, LaplaceFit) and part.fit.left_over is None]
     if any("fit" in part.lost for part in parts):
         raise UndefinedQuantityError(
-            f"q: expected a posterior with its curvature, got one by {q.record.method} that was loaded from a file, "
-            "which keeps none. Tune before saving, or fit again."
+            f"q: expected a posterior with its curvature, got one by {q.record.method} that was loaded from a file of "
+            "an earlier bayescope, which keeps none. Tune before saving, or fit again."
         )
     if len(fits) != len(parts):
         raise UndefinedQuantityError(

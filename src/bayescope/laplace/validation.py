@@ -206,10 +206,10 @@ class _Ladder:
     def read(self, inputs: Inputs) -> tuple[Tensor, Tensor, tuple[int, ...]]:
         """f, shape (n, C), the table for it, (G, M, n, C[, C]), and the shape of the n rows and positions."""
         function = self.fit.function
-        assert function.network is not None
         f, shape = in_rows(function.forward(inputs, self.fit.mode), 0)
         with torch.no_grad():
-            answers = function.network.answers(inputs, Question(self.ask, by_cotangent if self.variances else by_pair))
+            question = Question(self.ask, by_cotangent if self.variances else by_pair)
+            answers = function.answers(inputs, self.fit.mode, question)
         trailing = 3 if self.variances else 4
         return f, answers.flatten(0, -trailing - 1).movedim((-2, -1), (0, 1)).contiguous(), shape
 

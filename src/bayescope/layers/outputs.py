@@ -51,7 +51,7 @@ class Pairwise(nn.Module):
 @stored_layer("Rewards", lambda _: {}, children=("reward",))
 @final
 class Rewards(nn.Module):
-    """The rewards of single items, shape (M, 1), by the reward model of a `Pairwise`; weights keep their names.
+    """The rewards of single items, shape (M, 1), by the reward model of a `Pairwise`: its weights keep their names.
 
     Args:
         reward: a module from M items to M rewards, as a `Pairwise` takes it.

@@ -20,6 +20,7 @@ from bayescope.models import LinearModel
 from bayescope.posterior import GaussianPosterior
 from bayescope.precision import Precision
 from bayescope.priors import Prior
+from bayescope.storage import stored
 
 # Rows at once: J R, with C outputs and P = C D weights, stays near the core while it is multiplied with itself.
 SPREAD_ROWS = 64
@@ -309,6 +310,7 @@ def compile_density(
     return LinearDensity.of(model, likelihood, prior, inputs, likelihood.targets(y, model.outputs), counts)
 
 
+@stored("again")
 @final
 @dataclass(frozen=True)
 class Again:

@@ -15,6 +15,7 @@ from bayescope.linear.density import Again, LikelihoodExpansion, LinearDensity
 from bayescope.posterior import GaussianPosterior, PointPosterior, Record
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
+from bayescope.storage import stored_function
 
 # The Newton decrement √(gᵀA⁻¹g) is the distance to the mode in posterior standard deviations. Where the classes are
 # separable the curvature changes by a hundred times itself within one of them, and A is wanted to eight digits or more.
@@ -167,6 +168,7 @@ def _stalled(decrements: list[float], point: LinearMode) -> bool:
     return point.decrement**2 <= ROUNDING * (1.0 + abs(float(point.log_joint)))
 
 
+@stored_function("linear_laplace")
 def laplace(density: LinearDensity) -> GaussianPosterior:
     """q(θ) = N(θ̂, A⁻¹) with θ̂ the mode and A = −∂² log p(y, θ̂), exact; log Z by Laplace.
 

@@ -19,6 +19,7 @@ from bayescope.linear.mode import find_mode, laplace_at
 from bayescope.linear.table import Batch
 from bayescope.posterior import GaussianPosterior
 from bayescope.processes import warn_once
+from bayescope.storage import stored_function
 
 # The noise variance is sought between these multiples of the mean squared deviation of y.
 NOISE_BOUNDS = (1e-12, 1e2)
@@ -36,6 +37,7 @@ SIZES = (1e-100, 1e100)
 POLISH_STEPS = 3
 
 
+@stored_function("conjugate")
 def conjugate(density: LinearDensity) -> GaussianPosterior:
     """p(θ∣y) = N(m, A⁻¹), A = P₀ + Σ JᵀΛJ, with the exact log evidence (Bishop 2006, eqs. 3.49–3.51 and 3.86).
 

@@ -39,6 +39,7 @@ from bayescope.posterior import GaussianPosterior, Record
 from bayescope.precision import DensePrecision
 from bayescope.quadrature import activation_nodes
 from bayescope.special import inverse_mills, inverse_mills_slope, log_ndtr
+from bayescope.storage import stored_function
 
 
 @final
@@ -85,6 +86,7 @@ class SiteFit:
     trace: tuple[float, ...] = ()
 
 
+@stored_function("expectation_propagation")
 def expectation_propagation(
     density: LinearDensity,
     *,

@@ -45,6 +45,7 @@ from bayescope.precision import DensePrecision, DiagonalPrecision, Precision
 from bayescope.processes import warn_once
 from bayescope.progress import Report, progress_bar
 from bayescope.sparse_priors import ScaleMixture
+from bayescope.storage import stored_function
 
 # The slope at a step's end is at least −OVERSHOOT times the slope at its start. On a quadratic this is Armijo's
 # condition with the constant 0.1, and it keeps its meaning where differences of the bound drown in rounding.
@@ -170,6 +171,7 @@ class Direction:
     precision: Tensor
 
 
+@stored_function("linear_variational")
 def variational(
     density: LinearDensity,
     *,

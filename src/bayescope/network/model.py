@@ -33,6 +33,7 @@ from bayescope.network.inputs import (
     tensors,
 )
 from bayescope.network.network import Network
+from bayescope.network.positions import Question
 from bayescope.network.recording import Recording
 from bayescope.network.rewrites import NESTED
 from bayescope.network.substitution import substituted
@@ -275,6 +276,10 @@ class NetworkModel(Model):
     def is_last_layer(self, x: Inputs, theta: Tensor) -> bool:
         """Whether the random weights are those of one linear layer or convolution whose output is f."""
         return not self.graph and self._traced(x, theta).head
+
+    def answers(self, x: Inputs, theta: Tensor, question: Question) -> Tensor:
+        """What is asked of the tapes of J at θ of shape (P,), for each row and position, shape (N, *positions, ...)."""
+        return self._traced(x, theta).answers(x, question)
 
     def opened(self, x: Inputs, theta: Tensor) -> NetworkModel:
         """Where a last layer is asked about at its own weights, a model that has run the body on the inputs.

@@ -10,7 +10,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from bayescope.errors import InputError
+from bayescope.errors import InputError, UnsupportedError
 from bayescope.network.draws import push_forward
 from bayescope.network.forward import reading
 from bayescope.network.inputs import Inputs, count_rows, placed, take_rows
@@ -29,6 +29,7 @@ from bayescope.network.trace import rounding, trace
 from bayescope.network.weights import Choice, Weights
 from bayescope.precision import Precision
 from bayescope.precision.structure import PartInfo
+from bayescope.storage import stored
 from bayescope.tape import JoinedTape, Tape
 from bayescope.tape.tape import row_blocks
 
@@ -37,6 +38,7 @@ HEAD_ROWS = 1024
 HEAD_BYTES = 128 * 2**20
 
 
+@stored("network", without=("limits",))
 @final
 @dataclass(frozen=True, eq=False)
 class Network:
@@ -97,7 +99,13 @@ class Network:
 
         Raises:
             InputError: if the batch takes another way through the network than the one it was traced on.
+            UnsupportedError: if the network came from a file, which does not keep how its weights are read.
         """
+        if not self.treatment.parts:
+            raise UnsupportedError(
+                "network: expected one that was traced here, got one from a file, which does not keep how its weights "
+                "are read. Trace it again: Network.trace(network.module, inputs, network.weights)."
+            )
         return Recording(self.module, self.treatment, inputs)
 
     def tape(self, inputs: Inputs) -> JoinedTape:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import NamedTuple, cast, final
 
@@ -21,13 +21,15 @@ from bayescope.network.rowwise import rowwise
 from bayescope.network.sites import Layout, MatrixSite, Site, Target
 from bayescope.network.weights import Weights
 from bayescope.precision.structure import PartInfo
+from bayescope.storage import stored
 from bayescope.tape import ClassTape, HeadTape, JoinedTape, LastHessian, OuterTape, StreamedTape, Tape
 
 
+@stored("treatment", without=("recorded", "parts", "layouts", "overwritten", "computing"))
 @final
 @dataclass(frozen=True, eq=False)
 class Treatment:
-    """How the sites of a network are read.
+    """How the sites of a network are read. A file keeps which weights are read together, and not the ways of reading.
 
     Attributes:
         weights: which weights are random, and their flat order.
@@ -46,15 +48,15 @@ class Treatment:
     """
 
     weights: Weights
-    recorded: frozenset[str]
-    head: bool
-    parts: tuple[WeightPart, ...]
-    layouts: Mapping[Hashable, tuple[Layout, ...]]
-    overwritten: frozenset[Hashable]
-    overwrites_inputs: bool
-    row_numbers: int
-    outputs: torch.Size
-    computing: Computing
+    recorded: frozenset[str] = frozenset()
+    head: bool = False
+    parts: tuple[WeightPart, ...] = ()
+    layouts: Mapping[Hashable, tuple[Layout, ...]] = field(default_factory=dict)
+    overwritten: frozenset[Hashable] = frozenset()
+    overwrites_inputs: bool = False
+    row_numbers: int = 0
+    outputs: torch.Size = field(default_factory=torch.Size)
+    computing: Computing = field(default_factory=Computing)
     indices: tuple[Tensor, ...] = ()
     infos: tuple[PartInfo, ...] = ()
 

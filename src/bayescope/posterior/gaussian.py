@@ -51,7 +51,7 @@ INTERVAL_DRAWS = 2**14
 EVERY_CLASS = 256
 
 
-@stored("gaussian_posterior", without=("infer", "fit"), lost="lost")
+@stored("gaussian_posterior", possible=("infer", "fit"), lost="lost")
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class GaussianPosterior(Posterior):
@@ -71,7 +71,7 @@ class GaussianPosterior(Posterior):
         fit: what the evidence is computed from, as a function of the prior precision and the noise.
         method: how f is read unless `predict` has another method: "linearized", as Laplace's expansion is made for,
             or "sampled", for a q(θ) that was fitted to f itself.
-        lost: which of ``infer`` and ``fit`` a file did not keep.
+        lost: which of ``infer`` and ``fit`` a file could not hold.
         reader: makes the model's inputs of an estimator's tables; ``None`` where x is given as the model takes it.
         cones: what carries draws to where no bounded weight is negative, with the Gaussian's mean and covariance.
     """

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, TypeAlias, TypedDict, TypeVar, Unpack, ca
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayescope import checks, notebook
 from bayescope.errors import InputError, UndefinedQuantityError, UnsupportedError
@@ -28,6 +28,7 @@ from bayescope.posterior.arviz_groups import Groups, inference_data, row_groups
 from bayescope.posterior.joint import JointLatent
 from bayescope.posterior.missing import InputRows, TableReader, integrated
 from bayescope.posterior.moving import moved
+from bayescope.posterior.predictive_module import export_onnx, predictive_module
 from bayescope.posterior.record import Record
 from bayescope.posterior.weight_tables import layer_table, weight_table
 from bayescope.predictive import Predictive
@@ -74,7 +75,7 @@ class Posterior(ABC):
         likelihood: p(y∣f); ``None`` for a bare log density.
         infer: the inference that made it, as a function of the prior and the data, where it is one.
         fit: the evidence as a function of the prior precision and the noise, where it is known as one.
-        lost: which of the two a posterior that was loaded had before it was saved: files keep neither.
+        lost: which of the two a posterior that was loaded had before it was saved, and its file could not hold.
         statistics: what a sampler reports of each draw, by ArviZ's names; empty for posteriors that are no draws.
         reader: makes the model's inputs of tables like the one that an estimator was fitted to; ``None`` where the
             model takes its inputs as they are.
@@ -232,9 +233,8 @@ class Posterior(ABC):
         Raises:
             UndefinedQuantityError: if there are no weights that they could be computed from.
         """
-        raise self.record.undefined(
-            "joint_latent", "draws functions, whose moments it does not know. Ask for sample_functions."
-        )
+        why = "draws functions, whose moments it does not know. Ask for sample_functions."
+        raise self.record.undefined("joint_latent", why)
 
     def _with_graph(self: P) -> P:
         """The posterior whose functions keep the graph of x."""
@@ -631,8 +631,11 @@ class Posterior(ABC):
     def save(self, path: str | Path, *, metadata: Mapping[str, Any] | None = None) -> Path:
         """Writes the posterior into one file, from which `bayescope.load` has it again: predictions to the last bit.
 
-        The file has no data, no curvature beside the precision, and no code. A network of torch's own layers is
-        described in it; for one of another class, `load` asks for the module. Equal posteriors give equal bytes.
+        The file has no data and no code. It has the curvature beside the precision, so that `condition`,
+        `log_evidence` at other hyperparameters and `tune_prior` answer as before; the training rows on which
+        `tune_prior` compares the posterior with its network are not in it, so that after loading it does not warn. A
+        network of torch's own layers is described in the file; for one of another class, `load` asks for the module.
+        Equal posteriors give equal bytes.
 
         Args:
             path: the file, by custom with the suffix ".bayes"; one of that name is replaced in a single step.
@@ -646,6 +649,45 @@ class Posterior(ABC):
             InputError: if the file cannot be written.
         """
         return save(self, path, summary=self.summary(), metadata=metadata)
+
+    @outside_inference_mode
+    def predictive_module(self, example: object) -> nn.Module:
+        """The predictive of a last-layer posterior as a module of plain tensor operations, for ``torch.export``.
+
+        It returns the latent mean and the latent variance, shape (N, *positions, C) each, and a third tensor, which
+        `predict` calls ``variance`` or ``probs``: the variance of y under the Gaussian likelihood, and the
+        probabilities of the classes under the others. Probabilities are those of ``integral="mackay"``, σ(κ μ) or
+        softmax(κ μ) with κ = (1 + πσ²/8)^(−½), and exact for a probit link.
+
+        Args:
+            example: inputs as the network takes them, a row or more: the network is run on them.
+
+        Raises:
+            UnsupportedError: if the posterior is not Gaussian over the weights of one ``torch.nn.Linear`` whose output
+                is f, or of a linear model; or the likelihood is another than gaussian, bernoulli, probit, categorical.
+        """
+        return predictive_module(self, example)
+
+    @outside_inference_mode
+    def export(self, path: str | Path, example: object) -> Path:
+        """Writes `predictive_module` as an ONNX file with the inputs' rows as its dynamic axis.
+
+        The file has the outputs "latent_mean", "latent_variance" and either "variance" or "probs". A runtime needs
+        neither bayescope nor torch.
+
+        Args:
+            path: the file, by custom with the suffix ".onnx".
+            example: inputs as for `predictive_module`; the file takes rows of the same shape.
+
+        Returns:
+            The path.
+
+        Raises:
+            MissingDependencyError: if onnxscript is not installed.
+            UnsupportedError: as for `predictive_module`.
+            InputError: if the file cannot be written.
+        """
+        return export_onnx(self, path, example)
 
     def _check_stored(self) -> None:
         """Checks that what a file has is over the same weights.
@@ -666,11 +708,12 @@ class Posterior(ABC):
             raise InputError(f"posterior: expected a name for each weight, got {len(self.record.names)}.")
 
     def _refuse_lost(self, quantity: str, part: str) -> None:
-        """Refuses what takes more than a file keeps."""
+        """Refuses what takes more than the posterior's file held."""
         if part in self.lost:
             raise UndefinedQuantityError(
-                f"{quantity}: this posterior by {self.record.method} was loaded from a file, which keeps neither data "
-                "nor curvature. Ask for it before saving, or fit again."
+                f"{quantity}: this posterior by {self.record.method} was loaded from a file that does not hold what it "
+                "takes: code of your own, such as an optimizer, or a file of an earlier bayescope. Ask for it before "
+                "saving, or fit again."
             )
 
     def to_arviz(

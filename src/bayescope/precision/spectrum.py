@@ -114,6 +114,15 @@ class Spectral(Precision):
         """The inverse of A, in its factors."""
 
     @property
+    def spectrum(self) -> Spectrum:
+        """The inverse of A, in its factors.
+
+        Raises:
+            NotPositiveDefiniteError: if A is not positive definite.
+        """
+        return self._spectrum
+
+    @property
     def shape(self) -> tuple[int, int, int]:
         """Groups, outputs and inputs of the layer, (G, O, D)."""
         return self._ridge.shape

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bayescope.precision.precision import Precision
+from bayescope.storage import stored
 from bayescope.tape import Tape
 
 FLOAT64 = 8
@@ -91,6 +92,7 @@ class Sum:
         return total
 
 
+@stored("part_info")
 @final
 @dataclass(frozen=True)
 class PartInfo:

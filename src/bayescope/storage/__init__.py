@@ -14,6 +14,7 @@ from bayescope.storage.files import load as load
 from bayescope.storage.files import load_with_manifest as load_with_manifest
 from bayescope.storage.files import save as save
 from bayescope.storage.files import to_message as to_message
+from bayescope.storage.functions import stored_function as stored_function
 from bayescope.storage.hints import fits as fits
 from bayescope.storage.networks import LAYERS as LAYERS
 from bayescope.storage.networks import ModelError as ModelError

@@ -94,7 +94,7 @@ def add_form(form: StoredForm) -> None:
 
 
 @cache
-def _all_forms() -> Mapping[str, StoredForm]:
+def every_form() -> Mapping[str, StoredForm]:
     """The forms of the whole library, whose modules add them: a program that only loads has imported none of these."""
     for module in EVERY_FORM:
         import_module(module)
@@ -231,7 +231,7 @@ class Reader:
             return self._tensor(*of(content, list))
         if name == _MAPPING:
             return _mapping([self.value(pair) for pair in of(content, list)])
-        form = FORMS.get(name) or _all_forms().get(name)
+        form = FORMS.get(name) or every_form().get(name)
         if form is None:
             raise MalformedError(f"the class {name[:40]!r} is not known; a newer bayescope may have it")
         if form.shared:

@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator
 
 from bayescope.errors import BayescopeError, BayescopeWarning, UnsupportedError, warn
 from bayescope.storage.answers import guard_answers
-from bayescope.storage.codec import MalformedError, Node, Reader, StoredForm, add_form, of
+from bayescope.storage.codec import MalformedError, Node, Reader, StoredForm, Writer, add_form, of
 from bayescope.storage.hints import fits
 
 C = TypeVar("C", bound=type)
@@ -37,13 +37,17 @@ class StoredClass:
         type: the class.
         named: its parts with their types; ``None`` for those of a dataclass or named tuple.
         without: fields that files leave out, and that come back as their defaults.
-        lost: the field that lists, on an object that was read, which of ``without`` it had when it was saved.
+        possible: fields that files hold where they can: not where they are the caller's own code, nor in files of
+            earlier versions.
+        lost: the field that lists, on an object that was read, which of ``possible`` it had when it was saved and the
+            file could not hold.
         kept: cached properties that are computed and stored too.
     """
 
     type: type
     named: Mapping[str, Any] | None
     without: tuple[str, ...]
+    possible: tuple[str, ...]
     lost: str | None
     kept: tuple[str, ...]
 
@@ -61,12 +65,14 @@ class StoredClass:
         """What each kept property is to be."""
         return {name: get_type_hints(vars(self.type)[name].func)["return"] for name in self.kept}
 
-    def parts(self, value: object, _path: str) -> dict[str, Any]:
+    def parts(self, value: object, path: str) -> dict[str, Any]:
         """The parts of an object, and those of its cached properties that are defined."""
         found = {name: getattr(value, name) for name in self.hints}
-        if self.lost is not None:
-            lost = (name for name in self.without if getattr(value, name) is not None)
-            found[self.lost] = tuple(dict.fromkeys((*found[self.lost], *lost)))
+        for name in self.possible:
+            if not _can_be_stored(found[name], f"{path}.{name}"):
+                found[name] = None
+                if self.lost is not None:
+                    found[self.lost] = tuple(dict.fromkeys((*found[self.lost], name)))
         for name in self.kept:
             try:
                 found[name] = getattr(value, name)
@@ -81,7 +87,7 @@ class StoredClass:
             MalformedError: if they are not those that the class has.
         """
         hints, name = self.hints | self.cached, self.type.__name__
-        if not self.hints.keys() <= of(parts, dict).keys() <= hints.keys():
+        if not self.hints.keys() - set(self.possible) <= of(parts, dict).keys() <= hints.keys():
             raise MalformedError(f"a {name} has other parts")
         for part, value in parts.items():
             if not fits(value, hints[part]):
@@ -95,6 +101,14 @@ class StoredClass:
         if hasattr(self.type, CHECK):
             getattr(made, CHECK)()
         return made
+
+
+def _can_be_stored(value: object, path: str) -> bool:
+    try:
+        Writer().value(value, path)
+    except UnsupportedError:
+        return False
+    return True
 
 
 @final
@@ -165,6 +179,7 @@ def stored(
     *,
     parts: Mapping[str, Any] | None = None,
     without: tuple[str, ...] = (),
+    possible: tuple[str, ...] = (),
     lost: str | None = None,
     kept: tuple[str, ...] = (),
 ) -> Callable[[C], C]:
@@ -180,7 +195,9 @@ def stored(
         name: in files, where it stays when the class moves or is renamed.
         parts: of a class that is no dataclass, the attributes that make up an object, with their types.
         without: fields that files leave out, and that come back as their defaults.
-        lost: a field, a tuple of names, that says after reading which of ``without`` the object had when it was saved.
+        possible: fields that are stored where that is possible, and come back as ``None`` where it is not.
+        lost: a field, a tuple of names, that says after reading which of ``possible`` the object had when it was saved
+            and the file could not hold.
         kept: cached properties that are stored beside the fields, computed if they are not yet: an object that was
             read answers with the same bits, and at once.
     """
@@ -190,7 +207,7 @@ def stored(
         if issubclass(kind, BaseEstimator):
             add_record(name, StoredEstimator(kind, without))
         else:
-            add_record(name, StoredClass(kind, parts, without, lost, kept))
+            add_record(name, StoredClass(kind, parts, without, possible, lost, kept))
         return kind
 
     return register

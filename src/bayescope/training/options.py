@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
 from bayescope.layers.output_choice import OutputKeywords
+from bayescope.storage import stored
 from bayescope.training.lbfgs import Lbfgs
 
 MakeOptimizer: TypeAlias = Callable[[list[nn.Parameter]], Optimizer]
@@ -50,6 +51,7 @@ class TrainingKeywords(ScheduleKeywords, total=False):
     patience: int | None
 
 
+@stored("training_options")
 @final
 @dataclass(frozen=True)
 class TrainingOptions:

@@ -9,6 +9,7 @@ from bayescope import checks
 from bayescope.errors import InputError, OptionError, UnsupportedError
 from bayescope.keywords import picked
 from bayescope.reparameterization import ESTIMATORS
+from bayescope.storage import stored
 from bayescope.training.options import MakeOptimizer, ScheduleKeywords, TrainingOptions
 from bayescope.training.training import EPOCHS
 
@@ -35,6 +36,7 @@ class VariationalKeywords(ScheduleKeywords, total=False):
     warmup: int
 
 
+@stored("variational_options")
 @final
 @dataclass(frozen=True)
 class VariationalOptions:

@@ -27,6 +27,7 @@ from bayescope.posterior import GaussianPosterior, Record
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective
+from bayescope.storage import stored_function
 from bayescope.training import Minibatches, Outcome, TrainingOptions, Validation, fit_map, random_states, resumable
 from bayescope.training.training import Training, prepared, suits_lbfgs
 from bayescope.variational.elbo import Bound, Draws, affordable, bound, row_draws, weight_draws
@@ -172,6 +173,7 @@ def _posterior(
     )
 
 
+@stored_function("variational_condition")
 @collective
 def _conditioned(
     options: VariationalOptions, function: NetworkModel, sds: Tensor, likelihood: Likelihood, prior: Prior, *data: Any
