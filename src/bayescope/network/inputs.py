@@ -46,6 +46,17 @@ def tensors(inputs: Inputs) -> Iterator[Tensor]:
     return (value for value in leaves(inputs) if isinstance(value, Tensor))
 
 
+def has_tensors(x: object) -> bool:
+    """Whether inputs came as tensors, alone or in a tuple, list or dict."""
+    return any(isinstance(value, Tensor) for value in leaves(x))
+
+
+def requires_grad(x: object) -> bool:
+    """Whether inputs are tensors of which one requires a gradient."""
+    values = list(leaves(x))
+    return all(isinstance(value, Tensor) for value in values) and any(value.requires_grad for value in values)
+
+
 def count_rows(inputs: Inputs) -> int:
     """N, the length that the first axis of every tensor has.
 

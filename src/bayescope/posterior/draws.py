@@ -120,8 +120,8 @@ class DrawsPosterior(Posterior):
         values, shape = in_rows(function.forward(function.inputs(x), theta), 1)
         return Answer(DrawsLatent(values), f"{theta.shape[0]} draws of the weights", shape)
 
-    def _joint(self, x: object, function: Model) -> JointLatent:
-        return of_draws(function.forward(function.inputs(x), self.flat))
+    def _joint(self, x: object, function: Model, blocks: int) -> JointLatent:
+        return of_draws(function.forward(function.inputs(x), self.flat), blocks)
 
     def _chains(self, draws: int, generator: torch.Generator) -> Tensor:
         return self.draws
@@ -180,8 +180,8 @@ class PointPosterior(Posterior):
         values, shape = in_rows(function.forward(function.inputs(x), self.location)[None], 1)
         return Answer(DrawsLatent(values), "at one point: no epistemic part", shape)
 
-    def _joint(self, x: object, function: Model) -> JointLatent:
-        return of_draws(function.forward(function.inputs(x), self.location)[None])
+    def _joint(self, x: object, function: Model, blocks: int) -> JointLatent:
+        return of_draws(function.forward(function.inputs(x), self.location)[None], blocks)
 
 
 # f in n passes through a network at inputs x, shape (n, N, *positions, C), float64, called with x, n and a generator;

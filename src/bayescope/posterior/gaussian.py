@@ -222,8 +222,8 @@ class GaussianPosterior(Posterior):
         read, x = self._at_draws(function), function.inputs(x)
         return torch.cat([read.forward(x, some) for some in self._drawn(n, generator)])
 
-    def _joint(self, x: object, function: Model) -> JointLatent:
-        return linearized(function, function.inputs(x), self.location, self.precision)
+    def _joint(self, x: object, function: Model, blocks: int) -> JointLatent:
+        return linearized(function, function.inputs(x), self.location, self.precision, blocks)
 
     def _at_draws(self, function: Model) -> Model:
         return LinearizedModel(function, self.location) if self.method == "linearized" else function

@@ -149,8 +149,9 @@ class MixturePosterior(Posterior):
         ]
         return torch.cat(functions)[chosen.argsort(stable=True).argsort(stable=True)]
 
-    def _joint(self, x: object, function: Model) -> JointLatent:
-        return mixed(self.weights, [part._joint(x, part.function or function) for part in self.components])
+    def _joint(self, x: object, function: Model, blocks: int) -> JointLatent:
+        parts = [part._joint(x, part.function or function, blocks) for part in self.components]
+        return mixed(self.weights, parts, blocks)
 
     def _with_graph(self) -> MixturePosterior:
         function = None if self.function is None else self.function.differentiable

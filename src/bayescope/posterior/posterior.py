@@ -20,7 +20,7 @@ from bayescope.likelihoods import IntegralName, Likelihood, described
 from bayescope.logs import logged
 from bayescope.memory import draw_count, require_memory
 from bayescope.models import Model
-from bayescope.network.inputs import leaves
+from bayescope.network.inputs import has_tensors, requires_grad
 from bayescope.network.model import network_of
 from bayescope.network.prediction_data import input_batches
 from bayescope.posterior.answer import Answer, Options, as_points, check_top
@@ -227,8 +227,8 @@ class Posterior(ABC):
         """n functions at inputs as they came, shape (n, N, *positions, C)."""
         return function.forward(function.inputs(x), self.sample(n, generator=generator))
 
-    def _joint(self, x: object, function: Model) -> JointLatent:
-        """The joint moments of f at inputs as they came.
+    def _joint(self, x: object, function: Model, blocks: int) -> JointLatent:
+        """The moments of f at inputs as they came, joint over each of so many blocks of them.
 
         Raises:
             UndefinedQuantityError: if there are no weights that they could be computed from.
@@ -479,7 +479,7 @@ class Posterior(ABC):
             return torch.cat(found, 1).to(q._dtype if tensors else torch.float64)
 
     @outside_inference_mode
-    def joint_latent(self, x: object, *, differentiable: bool = False) -> JointLatent:
+    def joint_latent(self, x: object, *, differentiable: bool = False, blocks: int | None = None) -> JointLatent:
         """The mean of f at the inputs and its covariance across all of them, as tensors in float64.
 
         For a Gaussian posterior the mean is f(x, θ̂) and the covariance J Σ Jᵀ, with a row of J for each output of each
@@ -490,21 +490,27 @@ class Posterior(ABC):
         Args:
             x: inputs, or a table, as `predict` takes them, N rows; the training mean stands in for a missing value.
             differentiable: whether both keep the graph of x, a tensor that requires a gradient, as for `predict`.
+            blocks: B, where x is B runs of N/B inputs and each run is joint by itself, as the candidates of Bayesian
+                optimisation are; ``None`` for all inputs together.
 
         Returns:
             A named tuple: ``mean`` of shape (N, *positions, C), and ``covariance`` of shape (N C, N C), the outputs in
-            row-major order. Of a Gaussian posterior they take 24 N C P bytes on the way.
+            row-major order, or (B, N C/B, N C/B). Of a Gaussian posterior they take 24 N C P bytes on the way.
 
         Raises:
             UndefinedQuantityError: if the posterior is of a bare log density, or draws functions alone (MC dropout).
-            InputError: if gradients are asked for and x requires none.
+            InputError: if gradients are asked for and x requires none, or the inputs are no so many blocks.
             UnsupportedError: if gradients are asked of an estimator, which reads tables.
             MemoryBudgetError: if the Jacobian of all inputs does not fit.
         """
         q, function = self._asked("joint_latent", x, differentiable)
         with torch.set_grad_enabled(differentiable):
             rows = q._rows(x)
-            joint = q._joint(rows.values, function)
+            if blocks is not None and len(rows) % checks.count("blocks", blocks):
+                raise InputError(f"blocks: expected a divisor of the {len(rows)} inputs, got {blocks}.")
+            joint = q._joint(rows.values, function, blocks or 1)
+            if blocks is None:
+                joint = joint._replace(covariance=joint.covariance[0])
         if rows.offset is None:
             return joint
         return joint._replace(mean=joint.mean + torch.from_numpy(rows.offset).reshape(len(rows.offset), -1))
@@ -759,17 +765,6 @@ class Posterior(ABC):
     def _at_draws(self, function: Model) -> Model:
         """The model as drawn weights are read by default."""
         return function
-
-
-def has_tensors(x: object) -> bool:
-    """Whether inputs came as tensors, alone or in a tuple, list or dict."""
-    return any(isinstance(value, Tensor) for value in leaves(x))
-
-
-def requires_grad(x: object) -> bool:
-    """Whether inputs are tensors of which one requires a gradient."""
-    values = list(leaves(x))
-    return all(isinstance(value, Tensor) for value in values) and any(value.requires_grad for value in values)
 
 
 def with_names(q: P, names: Sequence[str]) -> P:

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 else:  # a callback gets its base class when it is made, so that nobody waits for a package that they do not use
     Callback = TrainerCallback = object
 
-__all__ = ["LightningPosterior", "TrainerPosterior"]
-
 
 class _PosteriorAtTheEnd:
     """What callbacks have in common: how the posterior is found at the end of a training, and the posterior itself."""
