@@ -88,7 +88,8 @@ def laplace(
         model: a trained module with outputs f of shape (N, C) or (N, …, C); the posterior of `fit_map`, which knows
             the prior that its module was trained with; or a list of such, or the posterior of `ensemble`, trained
             apart, whose Laplace approximations are mixed.
-        data: the training data: a DataLoader, a Dataset, or (X, y).
+        data: the training data: a DataLoader, a Dataset, a list of batches, (X, y), or (X, y, weights): a row of weight
+            w counts as w equal rows. Targets of classes may be probabilities, shape (N, C).
         likelihood: a name or a likelihood. The noise variance of `Gaussian(σ²)` is held. `Gaussian("evidence")` learns
             it, and goes with the prior precisions "auto" and "evidence"; "gaussian" is short for it with "evidence",
             and has the noise variance 1 otherwise.

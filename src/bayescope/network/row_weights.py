@@ -53,7 +53,7 @@ def has_weights(data: Any) -> bool:
     if isinstance(data, Mapping | tuple):
         return _is_triple(data)
     if isinstance(data, IterableDataset):
-        return _is_triple(next(iter(data), None))
+        return _is_triple(with_same_draws(lambda: next(iter(data), None)))
     if isinstance(data, Dataset):
         return len(data) > 0 and _is_triple(with_same_draws(lambda: data[0]))  # type: ignore[arg-type]
     return isinstance(data, list) and bool(data) and _is_triple(data[0])
