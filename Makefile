@@ -9,6 +9,9 @@ LOWEST := .venv-lowest/bin
 NAMES ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
+# Bytecode is kept, whatever the shell says: each process would compile the package, and all that it imports, anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
@@ -21,13 +24,12 @@ demo: .venv/.installed-nuts demo/breast_cancer.csv  ## compare every posterior, 
 	$(BIN)/bayescope compare demo/breast_cancer.csv --target malignant --out demo/results
 	@echo "The table and the pictures lie in demo/results"
 
-# Bytecode is kept, whatever the shell says: each process that a test starts would compile the package anew.
 test: lint  ## everything that has to pass: lint, types, layers, the site, tests and doctests
 	@$(MAKE) --no-print-directory types & types=$$!; $(MAKE) --no-print-directory layers docs; docs=$$?; \
 	  wait $$types && exit $$docs  # each of the two keeps one core busy
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
 	  echo "NO BROWSER: the tests of reports in Chromium are skipped. apt-get install chromium brings one." >&2
-	PYTHONDONTWRITEBYTECODE= BAYESCOPE_SITE=site OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal
+	BAYESCOPE_SITE=site OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal
 
 # The kinds of arithmetic of other processors: the oldest that torch's and NumPy's libraries know, and one in between.
 # Each is a process of its own that runs every test (gw0 and gw1 where a failure is reported).

@@ -59,6 +59,9 @@ def test_pyright_passes_the_scripts(tmp_path: Path) -> None:
     assert errors[0].startswith("planted.py: Type "), errors
 
 
+@pytest.mark.filterwarnings(
+    "ignore:nuts. the chains have not mixed:bayescope.errors.ConvergenceWarning"
+)  # of few draws
 @pytest.mark.parametrize("door", ["table", "network", "density"])
 @pytest.mark.global_rng  # the weights of the user's network
 def test_the_script_of_a_door_runs(door: str, capsys: pytest.CaptureFixture[str]) -> None:

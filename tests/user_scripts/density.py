@@ -30,7 +30,7 @@ def main() -> None:
     laplace = bs.density.laplace(log_density, [0.5, 1.0], transform=[None, "positive"])
     variational = bs.density.variational(log_density, 2, family="full", transform=[None, "positive"], generator=0)
     nuts = bs.density.nuts(
-        log_density, 2, start=[0.5, 1.0], transform=[None, "positive"], draws=200, tune=150, generator=0
+        log_density, 2, start=[0.5, 1.0], transform=[None, "positive"], draws=50, tune=50, chains=2, generator=0
     )
     posteriors: dict[str, bs.Posterior] = {"Laplace": laplace, "variational": variational, "NUTS": nuts}
     print("\n".join(row(name, q) for name, q in posteriors.items()))
