@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextvars import ContextVar
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -37,10 +37,7 @@ def logged(function: Callable[_Arguments, _Found]) -> Callable[_Arguments, _Foun
             found = function(*arguments, **options)
         finally:
             _speaking.reset(token)
-        answer: Any = found
-        fitted = hasattr(answer, "posterior_")
-        record = (answer.posterior_ if fitted else answer).record
-        _log(type(answer).__name__ if fitted else record.method, record.notes)
+        _log(found)
         return found
 
     return speaking
@@ -57,8 +54,9 @@ def say(maker: str, choice: str) -> None:
         LOGGER.info("%s: %s", maker, choice)
 
 
-def _log(maker: str, notes: Mapping[str, str]) -> None:
-    if not present().first:
-        return
-    for name, note in notes.items():
-        LOGGER.info("%s: %s: %s", maker, name, note)
+def _log(found: Any) -> None:
+    """The notes of a posterior, after the name of its inference; or of a fitted estimator, after the estimator's."""
+    fitted = hasattr(found, "posterior_")
+    record = (found.posterior_ if fitted else found).record
+    for name, note in record.notes.items():
+        say(type(found).__name__ if fitted else record.method, f"{name}: {note}")
