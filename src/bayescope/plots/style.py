@@ -196,8 +196,7 @@ def panels(
         most: panels in a row.
         sharex: whether all panels have one x axis.
         sharey: whether all panels have one y axis.
-        ax: the axes to draw into, one for each panel. Their figure gets no header; the first has the legend, and a
-            single one the title.
+        ax: the axes to draw into, one for each panel. Their figure gets no header, and the first of them the legend.
 
     Returns:
         The figure and its panels, row by row; places beyond the last panel are empty.
@@ -206,7 +205,7 @@ def panels(
         InputError: if there is not one for each panel.
     """
     if ax is not None:
-        return _given(ax, count, title, key)
+        return _given(ax, count, key)
     rows = math.ceil(count / most)
     columns = math.ceil(count / rows)
     size = max(columns * width, LEAST_WIDTH)
@@ -237,15 +236,13 @@ def panels(
     return figure, axes[:count]
 
 
-def _given(ax: Place, count: int, title: str, key: Sequence[Artist]) -> tuple[Figure, list[Axes]]:
+def _given(ax: Place, count: int, key: Sequence[Artist]) -> tuple[Figure, list[Axes]]:
     """The axes that a caller gave, one for each panel, and their figure."""
     axes = [ax] if isinstance(ax, Axes) else list(np.ravel(np.array(ax, dtype=object)))
     if len(axes) != count or not all(isinstance(each, Axes) for each in axes):
         some = "one matplotlib Axes" if count == 1 else f"{count} matplotlib Axes, one for each panel"
         got = f"{len(axes)}" if all(isinstance(each, Axes) for each in axes) else f"{type(ax).__name__}"
         raise InputError(f"ax: expected {some}, got {got}. Take those of plt.subplots(1, {count}), or leave ax= out.")
-    if count == 1:
-        axes[0].set_title(title, parse_math=False)
     if key:
         axes[0].legend(handles=list(key))
     return cast(Figure, axes[0].figure), axes
