@@ -86,6 +86,8 @@ class _Line:
     """The step that runs, on one line that is written over: what a bar is where rich draws none."""
 
     _width = 0
+    _step = ""
+    _due = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -97,7 +99,11 @@ class _Line:
         return cast("TaskID", 0)
 
     def update(self, task: TaskID, *, completed: int, total: int | None, description: str) -> None:
+        # A notebook keeps each line that is written: of many steps of one name it gets some.
+        if description == self._step and time.monotonic() < self._due:
+            return
         self._write(f"{description} {completed}/{'?' if total is None else total}")
+        self._step, self._due = description, time.monotonic() + REFRESH_SECONDS
 
     def _write(self, text: str, end: str = "") -> None:
         sys.stderr.write(f"\r{text:<{self._width}}{end}")
