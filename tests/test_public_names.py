@@ -68,14 +68,16 @@ def test_a_program_that_only_loads_knows_every_class_of_a_file(tmp_path: Path):
     code = """
 import sys
 from bayescope import load
-from bayescope.storage.codec import EVERY_FORM, FORMS, _all_forms
+from bayescope.storage.codec import EVERY_FORM, FORMS, every_form
+from bayescope.storage.functions import _FUNCTIONS
 print(*(type(load(path)).__name__ for path in sys.argv[1:]))
-known = set(_all_forms())
+known, functions = set(every_form()), set(_FUNCTIONS)
 import importlib, pkgutil, bayescope
 for module in pkgutil.walk_packages(bayescope.__path__, "bayescope."):
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)
 assert known == set(FORMS), set(FORMS) - known
+assert functions == set(_FUNCTIONS), set(_FUNCTIONS) - functions
 """
     paths = [tmp_path / "table.bayes", tmp_path / "network.bayes"]
     done = subprocess.run([sys.executable, "-c", code, *paths], check=True, capture_output=True, text=True)

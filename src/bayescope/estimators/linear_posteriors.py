@@ -23,7 +23,7 @@ from bayescope.errors import (
 )
 from bayescope.estimators.priors import USELESS
 from bayescope.likelihoods import Likelihood
-from bayescope.linear.density import Again, LinearDensity, OutputCovariance
+from bayescope.linear.density import LinearDensity, OutputCovariance
 from bayescope.linear.evidence import (
     InterceptPrecision,
     effective_parameters,
@@ -436,12 +436,7 @@ def fit_posterior(name: PosteriorName, task: Task) -> Fitted:
         found = choices[name](task)
         return [getattr(found, each.name) for each in fields(found)]
 
-    fitted = _uncertain(_without_evidence(Fitted(*by_first(parts))), task)
-    if not isinstance(fitted.posterior, GaussianPosterior) or fitted.posterior.infer is not None:
-        return fitted
-    learnt = cast(Likelihood, fitted.posterior.likelihood)
-    again = Again(expectation_propagation, task.density.model, learnt)  # functions do not travel
-    return replace(fitted, posterior=replace(fitted.posterior, infer=again, lost=()))
+    return _uncertain(_without_evidence(Fitted(*by_first(parts))), task)
 
 
 def _learnt_by_laplace(task: Task) -> Likelihood:
