@@ -291,8 +291,7 @@ class Predictive(Generic[Array]):
 
         Args:
             y: outcomes; of classes their labels, where `names` has them and they are text or other numbers than the
-                codes 0…K−1, else the codes. Soft labels, probabilities q of the classes in shape (N, K), or fractions q
-                for the Bernoulli likelihood, give Σ q log p(y∣x, data), the negative cross-entropy.
+                codes 0…K−1, else the codes. Soft labels q of shape (N, K) give Σ q log p, the negative cross-entropy.
 
         Raises:
             InputError: if a label is outside the likelihood's domain or the number of rows differs.
@@ -462,12 +461,12 @@ class Predictive(Generic[Array]):
     def _targets(self, y: ArrayLike) -> Tensor:
         """Outcomes as the likelihood takes them, one for each row."""
         known = self._flat(self.codes(y))
-        outputs = self.latent.mean.shape[-1]
+        rows, outputs = self.latent.mean.shape
         soft = self.likelihood.soft_targets(known, outputs)
-        targets = (self.likelihood.targets(known, outputs) if soft is None else soft).to(self.latent.mean.device)
-        if targets.shape[0] != self.latent.mean.shape[0]:
-            raise InputError(f"y: expected {self.latent.mean.shape[0]} rows, got {targets.shape[0]}.")
-        return targets
+        targets = self.likelihood.targets(known, outputs) if soft is None else soft
+        if len(targets) != rows:
+            raise InputError(f"y: expected {rows} rows, got {len(targets)}.")
+        return targets.to(self.latent.mean.device)
 
     def _flat(self, y: ArrayLike) -> ArrayLike:
         """Outcomes with each position as a row of its own."""
