@@ -57,6 +57,6 @@ def test_it_runs_without_a_warning_and_each_result_shows_itself(path: Path, tmp_
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     assert "warn" not in "".join(output.text for output in outputs if output.get("name") == "stderr").lower()
     kinds = [shown(output) for output in outputs]
-    assert sum("text/html" in kind for kind in kinds) >= 3
+    assert any("text/html" in kind for kind in kinds)
     assert any("image/png" in kind for kind in kinds)
     assert all(kind & {"text/html", "image/png", "stdout", "stderr"} for kind in kinds if kind != {"text/plain"})
