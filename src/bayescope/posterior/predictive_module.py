@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -22,6 +21,7 @@ from bayescope.network.inputs import Inputs, call, count_rows, map_arrays, map_t
 from bayescope.network.model import NetworkModel
 from bayescope.precision import BlockPrecision, DiagonalPrecision, Precision
 from bayescope.precision.spectrum import Spectral
+from bayescope.process_state import ignoring
 
 if TYPE_CHECKING:
     from bayescope.posterior.posterior import Posterior
@@ -191,8 +191,8 @@ def export_onnx(q: Posterior, path: str | Path, example: object) -> Path:
     inputs = _example(q.function, example)
     shapes = map_tensors(lambda _: {0: torch.export.Dim(ROWS)}, inputs)
     names = list(inputs) if isinstance(inputs, Mapping) else [f"x{n}" for n in range(len(list(tensors(inputs))))]
-    with staged(place.parent) as stage, warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # what the exporter says about itself
+    # What the exporter says about itself is not for our callers to act on.
+    with staged(place.parent) as stage, ignoring("", Warning).inside(), torch.no_grad():
         torch.onnx.export(
             module, (inputs,), stage / place.name, input_names=["x"] if isinstance(inputs, Tensor) else names,
             output_names=list(module.outputs), dynamic_shapes=(shapes,), dynamo=True, external_data=False,
