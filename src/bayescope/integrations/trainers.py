@@ -152,7 +152,7 @@ class TrainerPosterior(_PosteriorAtTheEnd, TrainerCallback):
         model, loader = trained["model"], trained["train_dataloader"]
         find_labels = checks.optional_package("transformers.utils", extra="trainers").find_labels
         names = args.label_names or find_labels(type(model))
-        self._settle(model, lambda: _in_order(loader, names))
+        self._settle(model, lambda: _in_order(loader, names, args.train_batch_size))
 
 
 @cache
@@ -162,7 +162,7 @@ def _with_base(kind: Any, base: Any) -> Any:
     return kind if issubclass(kind, base) else type(kind.__name__, (kind, base), members)
 
 
-def _in_order(loader: DataLoader[Any], names: Sequence[str]) -> DataLoader[Any]:
+def _in_order(loader: DataLoader[Any], names: Sequence[str], batch_size: int) -> DataLoader[Any]:
     """The rows of a loader as pairs of inputs and targets: all of them, and in each pass in the same order.
 
     Raises:
@@ -180,4 +180,4 @@ def _in_order(loader: DataLoader[Any], names: Sequence[str]) -> DataLoader[Any]:
             )
         return batch, targets[0] if len(targets) == 1 else torch.stack(targets, 1)
 
-    return DataLoader(loader.dataset, batch_size=loader.batch_size or 1, collate_fn=pair)
+    return DataLoader(loader.dataset, batch_size=batch_size, collate_fn=pair)
