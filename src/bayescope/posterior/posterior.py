@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from bayescope import checks, notebook
 from bayescope.errors import InputError, UndefinedQuantityError, UnsupportedError
@@ -39,7 +40,7 @@ from bayescope.top_classes import TopClasses
 
 P = TypeVar("P", bound="Posterior")
 # Inputs whose predictions are tensors; of other lists and mappings no type checker knows, and all else gives arrays.
-Tensors: TypeAlias = Tensor | Mapping[str, Tensor] | tuple[Tensor, ...] | list[Tensor]
+Tensors: TypeAlias = Tensor | Mapping[str, Tensor] | tuple[Tensor, ...] | list[Tensor] | DataLoader[Any]
 # What a name of a weight takes, as text and in a tuple; and the most rows of a table of weights.
 NAME_BYTES, MOST_ROWS = 100, 1_000_000
 
