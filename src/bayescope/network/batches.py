@@ -102,8 +102,8 @@ def as_data(data: Any) -> Any:
         )
     if isinstance(data, Dataset | DataLoader | Mapping | Sequence) or hasattr(data, "__array__"):
         return data
-    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-        return _Rows(data)
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and len(data):
+        return _Rows(data) if isinstance(data[0], Mapping | tuple | list) else data
     if callable(data) and not isinstance(data, type | nn.Module):
         return DataLoader(_Passes(data), batch_size=None, generator=torch.Generator())
     return data
