@@ -190,6 +190,14 @@ class LinearModel(Model):
         """The Jacobian of f at some inputs, kept in factors."""
         return LinearTape(x, self.outputs, self.bias)
 
+    @property
+    def places_of_outputs(self) -> list[Tensor]:
+        """The flat positions of each output's weights, its intercept last: C tensors of shape (D + 1,) or (D,)."""
+        split = self.outputs * self.features
+        weights = torch.arange(split).unflatten(0, (self.outputs, self.features))
+        intercepts = torch.arange(split, self.dim).unflatten(0, (self.outputs, int(self.bias)))
+        return list(torch.cat([weights, intercepts], 1))
+
     def flat(self, weights: Tensor, bias: Tensor | None = None) -> Tensor:
         """Joins W (C, D) and b (C,) to the flat weights, shape (P,)."""
         return torch.cat([weights.reshape(-1), bias]) if bias is not None else weights.reshape(-1)

@@ -6,7 +6,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 
 import bayescope as bs
 from bayescope.errors import InputError, InputTypeError, OptionError
-from bayescope.estimators.labels import one_number
+from bayescope.estimators.labels import numbers
 from bayescope.estimators.table_rows import RowBlock, TableRows, row_weights
 from bayescope.estimators.targets import class_factors
 
@@ -23,7 +23,7 @@ def test_weights_are_one_by_default_and_checked_otherwise():
 
 
 def held(X: np.ndarray, weights: list[float]) -> tuple[RowBlock, bool]:
-    rows = TableRows.of(bs.BayesianLinearRegression(), X, np.arange(3), weights, target=one_number, numbers=True)
+    rows = TableRows.of(bs.BayesianLinearRegression(), X, np.arange(3), weights, target=numbers, numbers=True)
     assert rows.held is not None
     return rows.held, rows.weighted
 

@@ -161,12 +161,7 @@ class BayesianGeneralizedLinearModel(OutcomeRegressor, ChosenPosterior):
         cutpoints = "cutpoints" in likelihood.learnable
         bias = checks.flag("fit_intercept", self.fit_intercept) and not cutpoints
         model = LinearModel(len(self._inputs.names), outputs, bias)
-        if outputs > 1 and self._sparse is not None:
-            raise UnsupportedError(
-                f"prior_precision: expected 'evidence', 'ard' or numbers for {outputs} outcomes, which have units of "
-                f"their own, got {self.prior_precision!r}, whose scales are for all weights of a feature together. Fit "
-                "a model to each column of y."
-            )
+        self._refuse_sparse(outputs)
         weights, intercepts, learnt = self._infer(
             data, model, likelihood, notes, self._intercept(likelihood, data, outputs)
         )

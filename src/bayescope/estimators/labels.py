@@ -90,16 +90,6 @@ def outcomes_of(likelihood: Likelihood, targets: np.ndarray | None) -> tuple[int
     return 1, True
 
 
-def one_number(y: object, rows: int) -> np.ndarray:
-    """The numbers of a regression with one output, shape (N,).
-
-    Raises:
-        InputError: if there is not one for each row, or one is not finite.
-        InputTypeError: if they are no numbers.
-    """
-    return np.asarray(column_or_1d(numbers(y, rows), warn=True))
-
-
 def ordered_categories(y: object) -> np.ndarray | None:
     """The categories of an ordered categorical of any library, in their order; ``None`` for other targets."""
     series = nw.from_native(pd.Series(y) if isinstance(y, pd.Categorical) else y, series_only=True, pass_through=True)

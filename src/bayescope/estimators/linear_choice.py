@@ -124,6 +124,19 @@ class ChosenPosterior(LinearEstimator):
         learnt = fitted.learnt and replace(fitted.learnt, moves=space.weights(fitted.learnt.moves))
         return *self._remember(model, posterior, prior, notes, given, fitted.shrinkage), learnt
 
+    def _refuse_sparse(self, outputs: int) -> None:
+        """Refuses a sparse prior of several columns of y.
+
+        Raises:
+            UnsupportedError: then.
+        """
+        if outputs > 1 and self._sparse is not None:
+            raise UnsupportedError(
+                f"prior_precision: expected 'evidence', 'ard' or numbers for {outputs} outcomes, which have units of "
+                f"their own, got {self.prior_precision!r}, whose scales are for all weights of a feature together. Fit "
+                "a model to each column of y, as scikit-learn's MultiOutputRegressor does."
+            )
+
     def _chain_options(self) -> dict[str, int]:
         """The options of the samplers that were given.
 

@@ -312,6 +312,11 @@ class LinearEstimator(TableEstimator):
     def _class_names(self) -> tuple[str, ...]:
         """Of the outputs of f, where there are several."""
 
+    @property
+    def _output_names(self) -> tuple[str, ...]:
+        """What predictions of several columns of y are called."""
+        return self._class_names
+
     def _origin(self, likelihood: Likelihood) -> Origin:
         """What the model's inputs are measured from: the default prior of an intercept is about f at their means.
 

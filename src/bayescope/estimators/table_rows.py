@@ -164,9 +164,10 @@ class TableRows:
             if name is None and role != "y":
                 continue
             if not isinstance(name, str):
+                several = " Fit a model to each column of y." if role == "y" and isinstance(name, list | tuple) else ""
                 raise InputTypeError(
                     f"{role}: expected the name of a column for a table on disk, got {type(name).__name__}. Write its "
-                    "name in the table."
+                    f"name in the table.{several}"
                 )
             if name not in table.names:
                 raise OptionError.unknown(role, name, table.names)

@@ -13,7 +13,7 @@ from bayescope.linear.evidence import (
 from bayescope.linear.expectations import Expectation, expected_log_likelihood, log_expected_likelihood
 from bayescope.linear.groups import GroupedEvidence, WeightGroups, ascend
 from bayescope.linear.mode import LinearMode, find_mode, laplace, laplace_at, map_at
-from bayescope.linear.regression import conjugate, tune_group_scales, tune_scales
+from bayescope.linear.regression import conjugate, tune_group_scales, tune_scales, tune_scales_of_each
 from bayescope.linear.row_space import RowSpace, require_room
 from bayescope.linear.sampling import metropolis, nuts
 from bayescope.linear.sites import SiteFit, expectation_propagation, fixed_point, logit_tilted, probit_tilted
@@ -61,6 +61,7 @@ __all__ = [
     "tune_group_scales",
     "tune_precision",
     "tune_scales",
+    "tune_scales_of_each",
     "variational",
     "weight_prior",
 ]

@@ -75,6 +75,14 @@ class WeightGroups:
         first = len(self.given) * torch.arange(outputs)
         return WeightGroups(self.index + first[:, None], self.given.repeat(outputs))
 
+    def of_output(self, output: int) -> WeightGroups:
+        """The groups of one output, of those that `apart` gives each output; of others all groups."""
+        if self.index.ndim == 1:
+            return self
+        count = len(self.given) // len(self.index)
+        first = output * count
+        return WeightGroups(self.index[output] - first, self.given[first : first + count])
+
     def sharing(self, features: int) -> WeightGroups:
         """The groups of features with one precision, to be learnt, for all of the first features together."""
         rest = self.index[features:]

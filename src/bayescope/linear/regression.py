@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -12,12 +13,15 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from bayescope.errors import BayescopeWarning, ConvergenceWarning, InputError
-from bayescope.linear.density import LinearDensity
+from bayescope.likelihoods import Gaussian
+from bayescope.linear.density import Again, LinearDensity
 from bayescope.linear.evidence import FLAT, GRID, precision_range
 from bayescope.linear.groups import GroupedEvidence, WeightGroups, ascend
 from bayescope.linear.mode import find_mode, laplace_at
 from bayescope.linear.table import Batch
-from bayescope.posterior import GaussianPosterior
+from bayescope.posterior import GaussianPosterior, Record
+from bayescope.precision import BlockPrecision, DensePrecision, DiagonalPrecision
+from bayescope.priors import Prior
 from bayescope.processes import warn_once
 from bayescope.storage import stored_function
 
@@ -35,6 +39,8 @@ FEWEST_ROWS = 2
 # The sizes of y whose squares, and sums of these, neither vanish nor overflow.
 SIZES = (1e-100, 1e100)
 POLISH_STEPS = 3
+# Newton's steps to the mean of a Gaussian: the first lands there but for rounding, most of which the second takes away.
+NEWTON_STEPS = 2
 
 
 @stored_function("conjugate")
@@ -45,12 +51,65 @@ def conjugate(density: LinearDensity) -> GaussianPosterior:
     rounding, and a second step takes most of that away. How small the decrement can become depends on the digits of y,
     which may be far from 0. Laplace's formula is exact.
 
+    Outputs with noises and priors of their own are regressions of their own: A has a block for each output, and XᵀX,
+    which all blocks share, is summed once.
+
     Returns:
         A posterior with `log_evidence` and `condition`: data in two parts, one after the other, give the posterior of
         all, and log evidences whose sum is that of all.
     """
+    priors = _priors_of_outputs(density)
+    if priors is not None:
+        return _conjugate_of_each(density, priors)
     near = find_mode(density, density.prior_mean, tolerance=math.inf)
     return laplace_at(find_mode(density, near.theta, tolerance=math.inf), method="conjugate", infer=conjugate)
+
+
+def _priors_of_outputs(density: LinearDensity) -> list[Tensor] | None:
+    """The prior's precision of each output's weights as a matrix; ``None`` of one output, or where outputs are joined.
+
+    The noise of `MultivariateGaussian`, for example, joins outputs.
+    """
+    model, prior = density.model, density.prior_precision
+    if model.outputs == 1 or not isinstance(density.likelihood, Gaussian):
+        return None
+    places = model.places_of_outputs
+    if isinstance(prior, DiagonalPrecision):
+        each = prior.diagonal()
+        return [each[some].diag() for some in places]
+    if not isinstance(prior, BlockPrecision) or len(prior.blocks) != len(places):
+        return None
+    if not all(map(torch.equal, prior.indices, places)):
+        return None
+    return [block.to_dense() for block in prior.blocks]
+
+
+def _conjugate_of_each(density: LinearDensity, priors: Sequence[Tensor]) -> GaussianPosterior:
+    """`conjugate` for independent outputs, whose priors have these precisions."""
+    model, dim, name = density.model, density.dim, "the precision of the log joint"
+    noises = density.likelihood.known("noise_variance").expand(model.outputs)
+    one = LinearDensity(replace(model, outputs=1), Gaussian(), Prior(), density.table)
+
+    def products(rows: Batch) -> tuple[Tensor]:
+        return (one.gram(rows.features, rows.weighed(rows.features.new_ones(len(rows.features), 1, 1))),)
+
+    (gram,) = one.sum(products, size=one.dim**2)
+    blocks = [DensePrecision(gram / noise + prior, name=name) for noise, prior in zip(noises, priors, strict=True)]
+    precision = BlockPrecision(blocks, model.places_of_outputs, dim, name=name)
+    theta, log_joint = density.prior_mean, density.constant.new_zeros(())
+    trace: dict[str, list[float]] = {"log_joint": [], "decrement": []}
+    for _ in range(NEWTON_STEPS):
+        value, gradient = density.value_and_gradient(theta)
+        step = precision.solve(gradient)
+        squared = (gradient @ step).clamp(min=0.0)
+        step, value, squared = density.table.agreed(step, value, squared)
+        theta, log_joint = theta + step, value + 0.5 * squared
+        trace["log_joint"].append(float(value))
+        trace["decrement"].append(float(squared.sqrt()))
+    evidence = log_joint + 0.5 * (dim * math.log(2.0 * math.pi) - precision.logdet())
+    record = Record("conjugate", evidence=evidence, trace=trace)
+    again = Again(conjugate, model, density.likelihood)
+    return GaussianPosterior(theta, precision, record, model, density.likelihood, infer=again)
 
 
 @final
@@ -82,7 +141,30 @@ def tune_scales(
 ) -> Scales:
     """Maximises the exact log evidence of a regression with one output over α, β = 1/noise, or both.
 
-    The table is read twice: with the eigenvalues λ of the centred XᵀX, an evaluation takes O(D). With the intercept
+    It is `tune_scales_of_each` for one output; see there for the arguments.
+    """
+    (found,) = tune_scales_of_each(
+        density,
+        intercept_prior_precision=intercept_prior_precision,
+        prior_precision=prior_precision,
+        noise_variance=None if noise_variance is None else [noise_variance],
+        scale=scale,
+    )
+    return found
+
+
+def tune_scales_of_each(
+    density: LinearDensity,
+    *,
+    intercept_prior_precision: float | None,
+    prior_precision: float | None = None,
+    noise_variance: Sequence[float] | None = None,
+    scale: Tensor | None = None,
+) -> list[Scales]:
+    """Maximises the exact log evidence of each output's regression over its own α, β = 1/noise, or both.
+
+    The table is read twice: with the eigenvalues λ of the centred XᵀX, which all outputs share, an evaluation takes
+    O(D). With the intercept
     (prior precision τ) integrated out, the weights have precision S = α I + β XᵀX (centred) + c N x̄x̄ᵀ, where
     c = βτ/(βN + τ), and in the eigenbasis this is diagonal plus rank one:
 
@@ -97,7 +179,7 @@ def tune_scales(
         density: the table, whose N is the sum of its rows' weights; its prior and noise are not used.
         intercept_prior_precision: τ; ``None`` for a flat intercept.
         prior_precision: α, if it is known; else it is learnt.
-        noise_variance: 1/β, if it is known; else it is learnt.
+        noise_variance: 1/β of each output, if it is known; else it is learnt.
         scale: what each column of X is multiplied by, shape (D,); 1 by default.
 
     Raises:
@@ -109,15 +191,19 @@ def tune_scales(
             `BOUNDS` times the largest λ, or the noise at one of `NOISE_BOUNDS` times the mean squared deviation of y.
         BayescopeWarning: if y is constant and the noise is to be learnt: the noise is then next to nothing.
     """
-    sums = _RegressionSums.of(density, scale)
-    spectrum, noise_variance = _RegressionSpectrum.of(sums, intercept_prior_precision), _noise(sums, noise_variance)
-    search = _ScaleSearch.over(spectrum, prior_precision, noise_variance)
-    (q,) = density.table.agreed(search.maximum())
-    alpha, beta = (search.offset + search.matrix @ q).exp().tolist()
-    useless, unbounded = search.ends(q)
-    if unbounded:
-        _warn_unbounded(alpha, beta)
-    return Scales(alpha, 1.0 / beta, float(search.log_evidence(q)), useless)
+    every = _RegressionSums.of_each(density, scale)
+    known = [None] * len(every) if noise_variance is None else noise_variance
+    noises = [_noise(sums, noise) for sums, noise in zip(every, known, strict=True)]
+    found = []
+    for spectrum, noise in zip(_RegressionSpectrum.of_each(every, intercept_prior_precision), noises, strict=True):
+        search = _ScaleSearch.over(spectrum, prior_precision, noise)
+        (q,) = density.table.agreed(search.maximum())
+        alpha, beta = (search.offset + search.matrix @ q).exp().tolist()
+        useless, unbounded = search.ends(q)
+        if unbounded:
+            _warn_unbounded(alpha, beta)
+        found.append(Scales(alpha, 1.0 / beta, float(search.log_evidence(q)), useless))
+    return found
 
 
 def tune_group_scales(
@@ -126,6 +212,7 @@ def tune_group_scales(
     *,
     intercept_prior_precision: float | None,
     noise_variance: float | None = None,
+    output: int = 0,
 ) -> Scales:
     """Maximises the exact log evidence over a prior precision for each group of weights, and over the noise.
 
@@ -136,6 +223,7 @@ def tune_group_scales(
         groups: of the features.
         intercept_prior_precision: ``None`` for a flat intercept.
         noise_variance: if it is known; else it is learnt.
+        output: the column of y.
 
     Returns:
         The scales; the prior precisions have shape (D,), infinity where a group is switched off.
@@ -147,7 +235,7 @@ def tune_group_scales(
         ConvergenceWarning: if the maximum is at a bound other than that of groups that are switched off.
         BayescopeWarning: as `tune_scales`.
     """
-    sums = _RegressionSums.of(density)
+    sums = _RegressionSums.of_each(density)[output]
     noise_variance = _noise(sums, noise_variance)
     gram, projected, index, given = sums.gram, sums.projected, groups.index, groups.given
     rows, squares = sums.rows, sums.squares
@@ -194,9 +282,9 @@ def _noise(sums: _RegressionSums, noise_variance: float | None) -> float | None:
     if sums.constant:
         noise_variance = (CONSTANT_NOISE * (abs(sums.mean) or 1.0)) ** 2
         warn_once(
-            f"y: expected numbers that vary, got the constant {sums.mean:.6g} in each row. It leaves no noise to "
-            f"learn, so that each prediction is this constant with a standard deviation of {noise_variance**0.5:.3g}. "
-            "Give noise_variance= if y is known to be noisy.",
+            f"y: expected numbers that vary, got the constant {sums.mean:.6g} in each row{sums.place}. It leaves no "
+            "noise to learn, so that each prediction is this constant with a standard deviation of "
+            f"{noise_variance**0.5:.3g}. Give noise_variance= if y is known to be noisy.",
             BayescopeWarning,
         )
     elif sums.rows < FEWEST_ROWS:
@@ -210,7 +298,7 @@ def _noise(sums: _RegressionSums, noise_variance: float | None) -> float | None:
 @final
 @dataclass(frozen=True)
 class _RegressionSums:
-    """What the evidence needs of the table.
+    """What the evidence of one output needs of the table.
 
     Attributes:
         rows: N, the sum of the weights.
@@ -220,6 +308,7 @@ class _RegressionSums:
         squares: ‖y − ȳ‖².
         mean: ȳ; zero without an intercept.
         bias: whether there is an intercept.
+        place: where y stands, for messages: " of column 1"; nothing of a single column.
     """
 
     rows: float
@@ -229,38 +318,46 @@ class _RegressionSums:
     squares: float
     mean: float
     bias: bool
+    place: str
 
     @classmethod
-    def of(cls, density: LinearDensity, scale: Tensor | None = None) -> _RegressionSums:
-        """Reads the table twice, the second time for what is centred: XᵀX − N x̄x̄ᵀ cancels far from 0."""
-        columns, bias = density.model.features, density.model.bias
+    def of_each(cls, density: LinearDensity, scale: Tensor | None = None) -> list[_RegressionSums]:
+        """Of each output; reads the table twice, the second time for what is centred: XᵀX − N x̄x̄ᵀ cancels far from 0.
+
+        The matrix is the same tensor for all outputs.
+        """
+        columns, outputs, bias = density.model.features, density.model.outputs, density.model.bias
         rows = density.table.total
         factor = torch.ones(columns, dtype=torch.float64) if scale is None else scale
 
         def centres(part: Batch) -> tuple[Tensor, ...]:
-            y = part.targets[:, 0]
-            return part.weighed(y).sum(), part.features.sum(0) if part.weights is None else part.weights @ part.features
+            y = part.weighed(part.targets).sum(0)
+            return y, part.features.sum(0) if part.weights is None else part.weights @ part.features
 
-        mean, centre = torch.zeros((), dtype=torch.float64), torch.zeros(columns, dtype=torch.float64)
+        mean, centre = torch.zeros(outputs, dtype=torch.float64), torch.zeros(columns, dtype=torch.float64)
         if bias:
-            mean, centre = (total / rows for total in density.sum(centres, size=columns))
+            mean, centre = (total / rows for total in density.sum(centres, size=columns + outputs))
 
         def squares(part: Batch) -> tuple[Tensor, ...]:
-            centred, deviation = part.features - centre, part.targets[:, 0] - mean
+            centred, deviation = part.features - centre, part.targets - mean
             rooted = centred if part.weights is None else centred * part.weights.sqrt()[:, None]
             weighed = part.weighed(deviation)
-            return rooted.mT @ rooted, weighed @ centred, weighed @ deviation
+            return rooted.mT @ rooted, weighed.mT @ centred, (weighed * deviation).sum(0)
 
-        gram, projected, deviations = density.sum(squares, size=columns**2)
-        size = float((deviations / rows + mean.square()).sqrt())
-        size = size or abs(float(mean))
-        if size and not SIZES[0] < size < SIZES[1]:
-            raise InputError(
-                f"y: expected numbers whose squares have a sum, of a size between {SIZES[0]:g} and {SIZES[1]:g}, got "
-                f"{size:.3g} on average. Multiply y by a constant."
-            )
-        gram, projected, centre = gram * factor * factor[:, None], projected * factor, centre * factor
-        return cls(rows, gram, projected, centre, float(deviations), float(mean), bias)
+        gram, projected, deviations = density.sum(squares, size=columns * (columns + outputs))
+        gram, centre = gram * factor * factor[:, None], centre * factor
+        found = []
+        for c in range(outputs):
+            place = f" of column {c}" if outputs > 1 else ""
+            size = float((deviations[c] / rows + mean[c].square()).sqrt()) or abs(float(mean[c]))
+            if size and not SIZES[0] < size < SIZES[1]:
+                raise InputError(
+                    f"y: expected numbers whose squares have a sum, of a size between {SIZES[0]:g} and {SIZES[1]:g}, "
+                    f"got {size:.3g} on average{place}. Multiply y by a constant."
+                )
+            square, y = float(deviations[c]), float(mean[c])
+            found.append(cls(rows, gram, projected[c] * factor, centre, square, y, bias, place))
+        return found
 
     @property
     def constant(self) -> bool:
@@ -294,20 +391,18 @@ class _RegressionSpectrum:
     flat: bool
 
     @classmethod
-    def of(cls, sums: _RegressionSums, intercept: float | None) -> _RegressionSpectrum:
-        """In the eigenbasis of the sums."""
-        root, bias = math.sqrt(sums.rows), sums.bias
-        values, vectors = torch.linalg.eigh(sums.gram)
-        return cls(
-            sums.rows,
-            values.clamp(min=0.0),  # eigenvalues of a Gram matrix: below zero by rounding alone
-            vectors.mT @ sums.projected,
-            vectors.mT @ (sums.centre * root),
-            sums.squares,
-            sums.mean * root,
-            (intercept or 0.0) if bias else 0.0,
-            bias and intercept is None,
-        )
+    def of_each(cls, every: Sequence[_RegressionSums], intercept: float | None) -> list[_RegressionSpectrum]:
+        """Those of each output, in the eigenbasis of the matrix that all share."""
+        first = every[0]
+        root, bias = math.sqrt(first.rows), first.bias
+        values, vectors = torch.linalg.eigh(first.gram)
+        values = values.clamp(min=0.0)  # eigenvalues of a Gram matrix: below zero by rounding alone
+        centre = vectors.mT @ (first.centre * root)
+        tau, flat = (intercept or 0.0) if bias else 0.0, bias and intercept is None
+        return [
+            cls(first.rows, values, vectors.mT @ sums.projected, centre, sums.squares, sums.mean * root, tau, flat)
+            for sums in every
+        ]
 
     def log_evidence(self, point: Tensor) -> Tensor:
         """log Z, shape (...), at (log α, log β) of shape (..., 2)."""

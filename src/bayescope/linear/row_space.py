@@ -21,12 +21,12 @@ from bayescope.linear.table import Batch, RowTable
 from bayescope.memory import require_memory
 from bayescope.models import LinearModel
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterior
-from bayescope.precision import LowRankPrecision
+from bayescope.precision import BlockPrecision, LowRankPrecision, Precision
 from bayescope.priors import Prior
 
 # How many tables of N×D numbers the space of the rows takes: the rows to be factorised, and both factors; and how often
-# the numbers of the precision that is lifted from it are there.
-FACTORS, LIFTS = 3, 2
+# the numbers of the precision that is lifted from it are there; and the matrices of a precision, with its factor.
+FACTORS, LIFTS, HELD = 3, 2, 2
 
 P = TypeVar("P", bound=GaussianPosterior | PointPosterior | DrawsPosterior)
 
@@ -61,6 +61,7 @@ class RowSpace:
         matrices: int,
         turned: bool = True,
         lifted: bool = True,
+        apart: bool = False,
     ) -> RowSpace:
         """The space of the rows of a table in memory with fewer rows than columns, or the columns of any other table.
 
@@ -72,6 +73,7 @@ class RowSpace:
             matrices: how many P×P matrices the inference has at once.
             turned: whether the columns may be left.
             lifted: whether the posterior has a precision, which is then lifted to that of the columns.
+            apart: whether each output has matrices of its own, one output after another.
 
         Raises:
             MemoryBudgetError: if memory does not hold what the inference takes; nothing has been made then.
@@ -79,7 +81,7 @@ class RowSpace:
         scale = torch.ones(model.features, dtype=torch.float64)
         turned = turned and table.in_memory and table.count < model.features
         turned = turned and (precision is None or precision.ndim < 2)
-        require_room(model, matrices, rows=table.count if turned else None, lifted=lifted)
+        require_room(model, matrices, rows=table.count if turned else None, lifted=lifted, apart=apart)
         if not turned:
             return cls(model, table, precision, None, scale)
         if precision is not None and precision.ndim:
@@ -119,7 +121,7 @@ class RowSpace:
         gaussian = replace(
             posterior,
             location=self.weights(posterior.location),
-            precision=self._precision(posterior.precision.to_dense(), precision),
+            precision=self._precision(posterior.precision, precision),
             function=self.wide,
             infer=replace(posterior.infer, model=self.wide),
         )
@@ -140,7 +142,21 @@ class RowSpace:
         noise = torch.randn(shape, dtype=torch.float64, generator=generator) * precision.rsqrt()
         return noise - (noise @ self.basis) @ self.basis.mT
 
-    def _precision(self, matrix: Tensor, precision: Tensor) -> LowRankPrecision:
+    def _precision(self, found: Precision, precision: Tensor) -> Precision:
+        """The precision of the weights of the D columns: where each output has a block, block by block.
+
+        Args:
+            found: A, of the weights of Z.
+            precision: α, shape (C, 1).
+        """
+        if not isinstance(found, BlockPrecision):
+            return self._lifted(found.to_dense(), precision)
+        one = replace(self, wide=replace(self.wide, outputs=1))
+        pairs = zip(found.blocks, precision.expand(self.wide.outputs, 1), strict=True)
+        blocks = [one._lifted(block.to_dense(), alpha[None]) for block, alpha in pairs]
+        return BlockPrecision(blocks, self.wide.places_of_outputs, self.wide.dim, name="the precision of the log joint")
+
+    def _lifted(self, matrix: Tensor, precision: Tensor) -> LowRankPrecision:
         """α I + Q (A − α I) Qᵀ in v, as D^{½}(I + U diag(m) Uᵀ)D^{½} in w, with the intercepts beside it.
 
         α, of shape (C, 1), is one number for each output. With d = α for the weights and A's own diagonal for the
@@ -158,7 +174,9 @@ class RowSpace:
         return LowRankPrecision.from_whitened(lifted, values - 1.0, d, name="the precision of the log joint")
 
 
-def require_room(model: LinearModel, matrices: int, *, rows: int | None = None, lifted: bool = False) -> None:
+def require_room(
+    model: LinearModel, matrices: int, *, rows: int | None = None, lifted: bool = False, apart: bool = False
+) -> None:
     """Refuses a fit whose matrices memory does not hold, before they are made.
 
     Args:
@@ -166,14 +184,17 @@ def require_room(model: LinearModel, matrices: int, *, rows: int | None = None, 
         matrices: how many P×P matrices the inference has at once.
         rows: N, where the fit is made in the space of the rows.
         lifted: whether a precision is lifted from there.
+        apart: whether each output has matrices of its own, of which only the precisions stay.
 
     Raises:
         MemoryBudgetError: if it does not.
     """
-    narrow = model if rows is None else replace(model, features=rows)
-    numbers = matrices * narrow.dim**2
+    outputs = model.outputs if apart else 1
+    wide = replace(model, outputs=1) if apart else model
+    narrow = wide if rows is None else replace(wide, features=rows)
+    numbers = (matrices + HELD * (outputs - 1)) * narrow.dim**2
     if rows is not None:
-        numbers += FACTORS * rows * model.features + LIFTS * lifted * model.dim * narrow.dim
+        numbers += FACTORS * rows * model.features + LIFTS * lifted * outputs * wide.dim * narrow.dim
     require_memory(
         8 * numbers,
         f"a fit of {model.dim:,} weights, with matrices of {narrow.dim:,} × {narrow.dim:,} numbers,",
