@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import InputError
-from bayescope.precision import Precision, weight_draws
+from bayescope.precision import BlockPrecision, Precision, weight_draws
 from bayescope.storage import stored
 from bayescope.tape import LinearTape
 
@@ -168,11 +168,16 @@ class LinearModel(Model):
 
     def covariance(self, x: Tensor, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
         """J A⁻¹ Jᵀ per row, shape (N, C, C); J is the same at all weights."""
+        if self.blocks_of_outputs(precision) is not None:
+            return among_pairs(torch.diag_embed(self.variance(x, theta, precision)), classes)
         return among_pairs(precision.covariance_of(self.tape(x)), classes)
 
     def variance(self, x: Tensor, theta: Tensor, precision: Precision) -> Tensor:
         """The diagonal of `covariance`, shape (N, C)."""
-        return precision.variance_of(self.tape(x))
+        blocks = self.blocks_of_outputs(precision)
+        if blocks is None:
+            return precision.variance_of(self.tape(x))
+        return torch.cat([block.variance_of(LinearTape(x, 1, self.bias)) for block in blocks], -1)
 
     def jacobian(self, x: Tensor, theta: Tensor) -> Tensor:
         """J, shape (N, C, P), the same at all weights."""
@@ -197,6 +202,13 @@ class LinearModel(Model):
         weights = torch.arange(split).unflatten(0, (self.outputs, self.features))
         intercepts = torch.arange(split, self.dim).unflatten(0, (self.outputs, int(self.bias)))
         return list(torch.cat([weights, intercepts], 1))
+
+    def blocks_of_outputs(self, precision: Precision) -> tuple[Precision, ...] | None:
+        """The precision of each output's weights, C of them; ``None`` where outputs are joined."""
+        if not isinstance(precision, BlockPrecision) or len(precision.blocks) != self.outputs:
+            return None
+        same = all(map(torch.equal, precision.indices, self.places_of_outputs))
+        return precision.blocks if same else None
 
     def flat(self, weights: Tensor, bias: Tensor | None = None) -> Tensor:
         """Joins W (C, D) and b (C,) to the flat weights, shape (P,)."""

@@ -358,7 +358,9 @@ class LinearEstimator(TableEstimator):
     def _block(self, rows: InputRows) -> tuple[int, int]:
         posterior = self.posterior_
         draws = posterior.draws[..., 0].numel() if isinstance(posterior, DrawsPosterior) else posterior.mean.shape[0]
-        return max(1, BLOCK_NUMBERS // (draws * self._model.outputs)), rows.values.size
+        precision = posterior.precision if isinstance(posterior, GaussianPosterior) else None
+        apart = precision is not None and self._model.blocks_of_outputs(precision) is not None
+        return max(1, BLOCK_NUMBERS // (draws * (1 if apart else self._model.outputs))), rows.values.size
 
     def _learn_groups(
         self,

@@ -73,15 +73,11 @@ def _priors_of_outputs(density: LinearDensity) -> list[Tensor] | None:
     model, prior = density.model, density.prior_precision
     if model.outputs == 1 or not isinstance(density.likelihood, Gaussian):
         return None
-    places = model.places_of_outputs
     if isinstance(prior, DiagonalPrecision):
         each = prior.diagonal()
-        return [each[some].diag() for some in places]
-    if not isinstance(prior, BlockPrecision) or len(prior.blocks) != len(places):
-        return None
-    if not all(map(torch.equal, prior.indices, places)):
-        return None
-    return [block.to_dense() for block in prior.blocks]
+        return [each[places].diag() for places in model.places_of_outputs]
+    blocks = model.blocks_of_outputs(prior)
+    return None if blocks is None else [block.to_dense() for block in blocks]
 
 
 def _conjugate_of_each(density: LinearDensity, priors: Sequence[Tensor]) -> GaussianPosterior:
