@@ -347,8 +347,8 @@ def test_heads_of_one_number_are_the_columns_of_f() -> None:
 @pytest.mark.parametrize(
     ("returned", "options", "error", "message"),
     [
-        ((a, b), {}, InputTypeError, r"a tensor or has `logits`, got tuple with 0 of shape \(3, 2\), 1 of shape"),
-        ({"scores": a}, {"output": "score"}, InputTypeError, "has a tensor 'score', got dict with 'scores' of shape"),
+        ((a, b), {}, InputTypeError, r"that is a tensor or has `logits`, got tuple with 0 of shape \(3, 2\), 1 of"),
+        ({"scores": a}, {"output": "score"}, InputTypeError, "that has a tensor 'score', got dict with 'scores' of"),
         ((a, b), {"output": 2}, InputTypeError, "has a tensor 2, got tuple"),
         (a, {"output": "real"}, InputTypeError, "has a tensor 'real', got Tensor"),
         (({"f": a}, {"f": b}), {"output": "f"}, InputTypeError, "got tuple with 2 of them"),

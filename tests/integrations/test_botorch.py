@@ -108,6 +108,11 @@ def test_outputs_are_chosen_and_noise_is_added() -> None:
     torch.testing.assert_close(noisy.variance - plain.variance, torch.tensor([[0.3, 0.7]]).double().expand(3, 2))
     given = model.posterior(points, observation_noise=torch.full((3, 2), 0.2))
     torch.testing.assert_close(given.variance - plain.variance, torch.full((3, 2), 0.2).double())
+    for wrong in ([2], [0, -3], []):
+        with pytest.raises(InputError, match=r"output_indices: .* from -2 to 1, for 2 outputs, got \["):
+            model.posterior(points, output_indices=wrong)
+    last = model.posterior(points, output_indices=[-1])
+    torch.testing.assert_close(last.mean[:, 0], plain.mean[:, 1])
     second = model.posterior(points, output_indices=[1])
     torch.testing.assert_close(second.mean[:, 0], plain.mean[:, 1])
     torch.testing.assert_close(second.distribution.covariance_matrix, q.joint_latent(points).covariance[1::2, 1::2])

@@ -124,6 +124,26 @@ def test_a_likelihood_that_is_unknown_is_refused_before_the_training() -> None:
         LightningPosterior(likelihood="catgorical")
 
 
+def test_an_option_that_the_function_does_not_take_is_refused_before_the_training() -> None:
+    pytest.importorskip("lightning.pytorch", reason="pip install 'bayescope[dev]' brings lightning")
+    with pytest.raises(OptionError, match=r"options: .* got 'weigths'.* Did you mean 'weights'"):
+        LightningPosterior(likelihood="categorical", weigths="last_layer")
+    with pytest.raises(OptionError, match=r"options: .* got 'structure'"):
+        LightningPosterior(likelihood="categorical", fit=bs.swag, structure="kfac")
+
+
+def test_an_error_of_any_kind_leaves_the_training(tmp_path: Path) -> None:
+    def fit(*_: Any, **__: Any) -> Any:
+        raise MemoryError("there is no room")
+
+    callback = LightningPosterior(likelihood="categorical", fit=fit)
+    with pytest.warns(BayescopeWarning, match=r"its posterior could not be found: there is no room"):
+        module = fitted(callback, tmp_path)
+    with pytest.raises(MemoryError, match="no room"):
+        _ = callback.posterior
+    assert module.trainer.state.finished
+
+
 # --- Hugging Face -----------------------------------------------------------------------------------------------------
 
 

@@ -149,6 +149,9 @@ def test_a_table_is_read_as_predict_reads_it() -> None:
     np.testing.assert_allclose(joint.covariance.diagonal(), np.ravel(p.latent_cov))
     shifted = q.joint_latent(dataclasses.replace(q._rows(table[:7]), offset=offset[:7]))
     torch.testing.assert_close(shifted.mean[:, 0], joint.mean[:, 0] + torch.from_numpy(offset[:7]))
+    plain = q.sample_functions(table[:7], 2, generator=0)
+    drawn = q.sample_functions(dataclasses.replace(q._rows(table[:7]), offset=offset[:7]), 2, generator=0)
+    torch.testing.assert_close(drawn, plain + torch.from_numpy(offset[:7, None]))
     leaf = torch.from_numpy(table[:7]).requires_grad_()
     for question in (q.joint_latent, q.sample_functions):
         with pytest.raises(UnsupportedError, match=r"differentiable: expected False for the posterior of an estimator"):
@@ -156,6 +159,20 @@ def test_a_table_is_read_as_predict_reads_it() -> None:
     inner = dataclasses.replace(q, reader=None)
     inner.joint_latent(leaf, differentiable=True).covariance.sum().backward()
     assert leaf.grad is not None
+
+
+def test_functions_have_the_exposure_of_their_rows() -> None:
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"x": rng.normal(size=40), "months": rng.uniform(0.5, 20.0, 40)})
+    table["visits"] = rng.poisson(table["months"] * np.exp(0.3 * table["x"]))
+    model = bs.BayesianGeneralizedLinearModel(likelihood="poisson").fit(table, "visits", exposure="months")
+    table = table[["x", "months"]][:7]
+    f, of_year = (
+        model.posterior_.sample_functions(model._rows(rows), 3, generator=0)
+        for rows in (table, table.assign(months=12.0))
+    )
+    ratio = np.log(12.0 / table["months"].to_numpy())
+    np.testing.assert_allclose((of_year - f)[..., 0], np.tile(ratio, (3, 1)), rtol=1e-8)
 
 
 def test_an_additive_model_has_joint_moments() -> None:

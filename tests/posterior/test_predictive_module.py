@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import bayescope as bs
-from bayescope.errors import UnsupportedError
+from bayescope.errors import InputError, UnsupportedError
 from tests.network.networks import built, numbers
 
 pytestmark = [
@@ -70,7 +70,9 @@ def answers(q: Any, x: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 def assert_answers(q: Any, x: Any, found: Any, limit: float) -> None:
     for got, want in zip(found, answers(q, x), strict=True):
-        torch.testing.assert_close(torch.as_tensor(got).double().reshape(want.shape), want, rtol=limit, atol=limit)
+        torch.testing.assert_close(
+            torch.as_tensor(got).double().reshape(want.shape), want.double(), rtol=limit, atol=limit
+        )
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -194,3 +196,8 @@ def test_what_has_no_such_form_is_refused() -> None:
     ):
         with pytest.raises(UnsupportedError, match=match):
             q.predictive_module(X[:2])
+
+
+def test_an_example_that_does_not_fit_is_refused_in_words() -> None:
+    with pytest.raises(InputError, match=rf"could not be run on inputs of shape \(2, {X.shape[1] + 1}\)"):
+        fitted().predictive_module(torch.zeros(2, X.shape[1] + 1))

@@ -354,7 +354,9 @@ def _count(posterior: Posterior) -> int:
 def _functions(posterior: Posterior, rows: InputRows, seed: int) -> Tensor:
     """f at some rows, shape (S, n, C): at the draws that there are, else at draws that are the same for all rows."""
     if isinstance(posterior, DrawsPosterior) and posterior.function is not None:
-        return posterior.function.forward(posterior.function.inputs(rows.values), posterior.flat)
+        f = posterior.function.forward(posterior.function.inputs(rows.values), posterior.flat)
+        shift = rows.shift(f)
+        return f if shift is None else f + shift
     return posterior.sample_functions(rows, DRAWS, generator=seed)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, NamedTuple, Unpack
 
 import torch
@@ -135,9 +134,6 @@ def _learnt_rates(network: Stochastic, prior: Prior) -> Sequence[LearntRate]:
     return found
 
 
-_NO_TRACE: Mapping[str, list[Any]] = MappingProxyType({})
-
-
 @logged
 @outside_inference_mode
 @resumable
@@ -231,7 +227,7 @@ def mc_dropout(
         _look(network, training)
         noisy = _with_noise(likelihood, weight_decay, prior_precision, network.rates(), training.rows.rows)
         noisy = _of_weighted_rows(noisy, of_rows)
-        notes, trace = {"rows": f"{training.rows.rows:,}"}, _NO_TRACE
+        notes, trace = {"rows": f"{training.rows.rows:,}"}, _no_trace()
         start = first_likelihood(noisy, training.rows.targets)
         if trains:
             prior = network_prior(1.0 if prior_precision is None else prior_precision, network.weights, network.module)
@@ -259,7 +255,12 @@ def _as_it_is(network: Stochastic, likelihood: Likelihood) -> ImplicitPosterior:
             "likelihood: expected a noise variance, got 'evidence' and nothing to learn it from. Give "
             "bs.Gaussian(noise_variance=...), data= with epochs=0, or weight_decay=, rows= and prior_precision=."
         )
-    return _posterior(network, 0, likelihood, {}, _NO_TRACE)
+    return _posterior(network, 0, likelihood, {}, _no_trace())
+
+
+def _no_trace() -> Mapping[str, list[Any]]:
+    """The trace of a network that was not trained here."""
+    return {}
 
 
 def _of_weighted_rows(noisy: Likelihood, of_rows: Likelihood) -> Likelihood:

@@ -82,8 +82,7 @@ def _model_class() -> Any:
         ) -> Any:
             """The posterior over f at points of shape (*batch, q, d)."""
             mean, covariance = _moments(self.q, X)
-            places = range(self.num_outputs) if output_indices is None else output_indices
-            chosen = torch.tensor([place % self.num_outputs for place in places], device=mean.device)
+            chosen = torch.tensor(_places(output_indices, self.num_outputs), device=mean.device)
             noise = _noise(self.q, observation_noise, mean)
             points, outputs = X.shape[-2], self.num_outputs
             kept = (torch.arange(points, device=mean.device)[:, None] * outputs + chosen).flatten()
@@ -125,6 +124,18 @@ def _moments(q: GaussianPosterior, x: Tensor) -> JointLatent:
     )
     mean = joint.mean.reshape(*batch, points, -1)
     return JointLatent(mean, joint.covariance.reshape(*batch, mean.shape[-1] * points, -1))
+
+
+def _places(asked: list[int] | None, outputs: int) -> list[int]:
+    """Which of C outputs are asked for; negative numbers count from the last one."""
+    if asked is None:
+        return list(range(outputs))
+    if not asked or not all(-outputs <= place < outputs for place in asked):
+        raise InputError(
+            f"output_indices: expected at least one number from {-outputs} to {outputs - 1}, for {outputs} outputs, "
+            f"got {asked}."
+        )
+    return [place % outputs for place in asked]
 
 
 def _noise(q: GaussianPosterior, asked: bool | Tensor, like: Tensor) -> Tensor | None:

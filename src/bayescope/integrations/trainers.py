@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,6 @@ from torch.utils.data import DataLoader
 
 from bayescope import checks
 from bayescope.errors import (
-    BayescopeError,
     BayescopeWarning,
     InputError,
     OptionError,
@@ -45,12 +45,14 @@ class _PosteriorAtTheEnd:
         data: Any = None,
         **options: Any,
     ) -> None:
-        resolve(likelihood)  # an unknown name is refused before the training
+        # What can be known to be wrong is refused before the training.
+        resolve(likelihood)
+        _check_options(fit, {"likelihood": likelihood, **options})
         kind: Any = type(self)
         self.__class__ = _with_base(kind, self._base())
         self._likelihood, self._fit, self._module = likelihood, fit, module
         self._data, self._options = data, options
-        self._found: Posterior | BayescopeError | None = None
+        self._found: Posterior | Exception | None = None
 
     @property
     def posterior(self) -> Posterior:
@@ -58,11 +60,11 @@ class _PosteriorAtTheEnd:
 
         Raises:
             UndefinedQuantityError: if no training has ended yet.
-            BayescopeError: the one that kept the posterior from being found.
+            Exception: the one that kept the posterior from being found.
         """
         if self._found is None:
             raise UndefinedQuantityError("posterior: expected a training that has ended, got none. Train first.")
-        if isinstance(self._found, BayescopeError):
+        if isinstance(self._found, Exception):
             raise self._found
         return self._found
 
@@ -75,7 +77,7 @@ class _PosteriorAtTheEnd:
             given = data() if self._data is None else self._data
             network = parts[self._module or ""]
             self._found = self._fit(network, given, likelihood=self._likelihood, **self._options)
-        except BayescopeError as error:
+        except Exception as error:  # noqa: BLE001 — whatever it is, the results of the training are not lost
             self._found = error
             warn(
                 f"The training has ended, and its posterior could not be found: {first_line(error)} The callback's "
@@ -100,7 +102,7 @@ class LightningPosterior(_PosteriorAtTheEnd, Callback):
 
     Raises:
         MissingDependencyError: if Lightning is not installed.
-        OptionError: if the likelihood is unknown.
+        OptionError: if the likelihood is unknown, or the function does not take one of the options.
 
     Warns:
         BayescopeWarning: at the end of a training, if its posterior could not be found. The training ends as it would
@@ -134,7 +136,7 @@ class TrainerPosterior(_PosteriorAtTheEnd, TrainerCallback):
 
     Raises:
         MissingDependencyError: if transformers is not installed.
-        OptionError: if the likelihood is unknown.
+        OptionError: if the likelihood is unknown, or the function does not take one of the options.
 
     Warns:
         BayescopeWarning: at the end of a training, if its posterior could not be found. The training ends as it would
@@ -153,6 +155,20 @@ class TrainerPosterior(_PosteriorAtTheEnd, TrainerCallback):
         find_labels = checks.optional_package("transformers.utils", extra="trainers").find_labels
         names = args.label_names or find_labels(type(model))
         self._settle(model, lambda: _in_order(loader, names, args.train_batch_size))
+
+
+def _check_options(fit: Callable[..., Posterior], options: Mapping[str, Any]) -> None:
+    """Checks that a function takes these keywords after a module and its data.
+
+    Raises:
+        OptionError: if it does not.
+    """
+    parameters = inspect.signature(fit).parameters.values()
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return
+    known = [each.name for each in list(parameters)[2:]]
+    if unknown := [name for name in options if name not in known]:
+        raise OptionError.unknown("options", unknown[0], known)
 
 
 @cache

@@ -121,12 +121,12 @@ def _entry(returned: object, entry: Entry | None) -> Tensor:
     found = _at_place(returned, wanted) if isinstance(wanted, int) else _by_name([returned], wanted)
     if len(found) == 1:
         return found[0]
-    expected = f"a tensor or has `{LOGITS}`" if entry is None else f"has a tensor {entry!r}"
+    expected = f"is a tensor or has `{LOGITS}`" if entry is None else f"has a tensor {entry!r}"
     kind, there = type(returned).__name__, [f"{name!r} of shape {tuple(each.shape)}" for name, each in _all(returned)]
     held = f" with {', '.join(there)}" if there else ""
     several = f" with {len(found)} of them" if found else held
     advice = "Name the entry that is f, output=…." if there else "Wrap the model in a module that returns the tensor."
-    raise InputTypeError(f"model: expected an output that is {expected}, got {kind}{several}. {advice}")
+    raise InputTypeError(f"model: expected an output that {expected}, got {kind}{several}. {advice}")
 
 
 def _at_place(returned: object, place: int) -> list[Tensor]:

@@ -132,13 +132,19 @@ def check_sizes(what: str, values: Tensor, leading: int = 0, limit: float = chec
     )
 
 
-def as_points(theta: ArrayLike, dim: int, device: torch.device) -> Tensor:
-    """Points θ in float64 on a device, shape (..., P); a tensor keeps its graph: a density can be differentiated.
+def as_points(theta: ArrayLike, dim: int, device: torch.device | None = None) -> Tensor:
+    """Points θ in float64, shape (..., P); a tensor keeps its graph: a density can be differentiated.
+
+    Args:
+        theta: numbers.
+        dim: P.
+        device: where they are to be; ``None`` for where they are.
 
     Raises:
-        InputError: if the last dimension is not P = ``dim``.
+        InputError: if the last dimension is not P.
     """
-    points = (theta if isinstance(theta, Tensor) else checks.float64("theta", theta)).to(device, torch.float64)
+    given = theta if isinstance(theta, Tensor) else checks.float64("theta", theta)
+    points = given.to(device=device, dtype=torch.float64)
     if points.ndim == 0 or points.shape[-1] != dim:
         raise InputError(f"theta: expected shape (..., {dim}), got {tuple(points.shape)}.")
     return points

@@ -9,6 +9,7 @@ from typing import Any, final
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from bayescope.latent import Latent
 from bayescope.network.inputs import leaves
@@ -155,6 +156,12 @@ class InputRows:
     values: Any
     missing: Missing | None = None
     offset: np.ndarray | None = None
+
+    def shift(self, like: Tensor) -> Tensor | None:
+        """The offset as a tensor of shape (N, 1) or (N, C) on another one's device; ``None`` for nothing."""
+        if self.offset is None:
+            return None
+        return torch.from_numpy(self.offset.reshape(len(self.offset), -1)).to(like.device)
 
     def __len__(self) -> int:
         first = next(leaves(self.values), ())

@@ -299,7 +299,7 @@ class Posterior(ABC):
                 "named: expected a posterior over named parameters, got one over a flat vector. Name them where it is "
                 "made, such as start={'mean': 0.0, 'scale': 1.0}."
             )
-        return self.record.parameters.split(as_points(theta, self.sizes[0], self.location.device))
+        return self.record.parameters.split(as_points(theta, self.sizes[0]))
 
     def _chains(self, draws: int, generator: torch.Generator) -> Tensor:
         """Draws for diagnosis, shape (chains, draws, P)."""
@@ -378,9 +378,9 @@ class Posterior(ABC):
         options = Options(method, integral, samples, checks.generator(generator), differentiable, top)
         with torch.set_grad_enabled(differentiable):
             rows, answer = self._answered(x, options, self.function, self.likelihood)
-        if rows.offset is not None:
-            added = torch.from_numpy(rows.offset.reshape(len(rows.offset), -1)).to(answer.latent.mean.device)
-            answer = answer._replace(latent=answer.latent.shifted(added))
+        shift = rows.shift(answer.latent.mean)
+        if shift is not None:
+            answer = answer._replace(latent=answer.latent.shifted(shift))
         notes = {"posterior": self.record.method, "latent": answer.note}
         if rows.missing is not None:
             notes["missing values"] = rows.missing.note()
@@ -476,7 +476,9 @@ class Posterior(ABC):
                 answered += len(rows)
                 count = draw_count(n, answered * function.outputs)
                 tensors = tensors or (q.reader is None and has_tensors(rows.values))
-                found.append(q._functions(rows.values, function, count, source))
+                f = q._functions(rows.values, function, count, source)
+                shift = rows.shift(f)
+                found.append(f if shift is None else f + shift)
             return torch.cat(found, 1).to(q._dtype if tensors else torch.float64)
 
     @outside_inference_mode
@@ -512,9 +514,8 @@ class Posterior(ABC):
             joint = q._joint(rows.values, function, blocks or 1)
             if blocks is None:
                 joint = joint._replace(covariance=joint.covariance[0])
-        if rows.offset is None:
-            return joint
-        return joint._replace(mean=joint.mean + torch.from_numpy(rows.offset).reshape(len(rows.offset), -1))
+        shift = rows.shift(joint.mean)
+        return joint if shift is None else joint._replace(mean=joint.mean + shift)
 
     def _asked(self: P, question: str, x: object, differentiable: bool) -> tuple[P, Model]:
         """The posterior and the model that answer a question about f, with the graph of x where that is asked for."""
@@ -672,6 +673,7 @@ class Posterior(ABC):
         Raises:
             UnsupportedError: if the posterior is not Gaussian over the weights of one ``torch.nn.Linear`` whose output
                 is f, or of a linear model; or the likelihood is another than gaussian, bernoulli, probit, categorical.
+            InputError: if the network cannot be run on the example.
         """
         return predictive_module(self, example)
 
@@ -692,7 +694,7 @@ class Posterior(ABC):
         Raises:
             MissingDependencyError: if onnxscript is not installed.
             UnsupportedError: as for `predictive_module`.
-            InputError: if the file cannot be written.
+            InputError: if the network cannot be run on the example, or the file cannot be written.
         """
         return export_onnx(self, path, example)
 

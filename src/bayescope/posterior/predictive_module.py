@@ -177,6 +177,7 @@ def predictive_module(q: Posterior, example: object) -> PredictiveModule:
         )
     if getattr(q, "method", "linearized") != "linearized":
         raise UnsupportedError(f"export: expected a linearised posterior, got one by {q.record.method}. {ADVICE}")
+    q.function.forward(q.function.inputs(example), q.location)  # says what is wrong with inputs that do not fit
     network, head, bias = _last_layer(q.function, example, q.location)
     dtype = head.weight.dtype
     response, name = _response(q.likelihood, head.out_features, dtype)
