@@ -68,7 +68,7 @@ def test_a_label_that_is_no_number_is_found_in_the_data(value: float) -> None:
         (
             torch.zeros(2, 6, 7),
             (2, 3, 6, 7),
-            r"classes last, got \(2, 3, 6, 7\) for .* \(2, 6, 7\)\. .*movedim\(1, -1\)",
+            r"classes last, got \(2, 3, 6, 7\) for .* \(2, 6, 7\)\. .*classes_dim=1",
         ),
         (torch.zeros(2, 6), (2, 6, 7, 3), r"one label for each of the positions \(2, 6, 7\) .* got shape \(2, 6\)"),
     ],

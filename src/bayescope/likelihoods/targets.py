@@ -168,7 +168,7 @@ def _in_rows(y: Tensor, shape: torch.Size) -> Tensor:
     if y.shape == (shape[0], *shape[2:]):
         raise InputError(
             f"model: expected outputs of shape (N, …, C), the classes last, got {tuple(shape)} for labels of shape "
-            f"{tuple(y.shape)}. Let the network return f.movedim(1, -1)."
+            f"{tuple(y.shape)}. Say which axis the classes are on: classes_dim=1."
         )
     raise InputError(
         f"y: expected one label for each of the positions {tuple(lead)} of the outputs, got shape {tuple(y.shape)}."
