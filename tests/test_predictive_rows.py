@@ -136,3 +136,12 @@ def test_the_answer_is_a_table_of_the_library_that_was_asked_with(library: str):
     frame = model.predict_distribution(table).to_frame()
     assert type(frame) is type(table)
     np.testing.assert_allclose(np.asarray(frame["mean"]), model.predict(table))
+
+
+def test_labels_in_a_table_and_quantiles_of_labels_are_refused_by_name():
+    y = CLASSES[PLACES]
+    p = bs.BayesianLogisticRegression(posterior="map").fit(X, y).predict_distribution(X)
+    with pytest.raises(InputError, match=r"y: expected labels of shape \(60,\), got \(60, 1\)"):
+        p.log_prob(y[:, None])
+    with pytest.raises(UnsupportedError, match="quantile: a class label has none"):
+        p.quantile(0.5, of="outcome")

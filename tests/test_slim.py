@@ -46,6 +46,10 @@ for name in ("compare", "report"):
         getattr(bs, name)
     except MissingDependencyError as error:
         print(name, error)
+try:
+    bs.BayesianLinearRegression().fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 3.0]).predict_distribution([[1.0]]).plot()
+except MissingDependencyError as error:
+    print("plot", error)
 sys.argv = ["bayescope", "--help"]
 import bayescope_command
 bayescope_command.main()
@@ -76,7 +80,8 @@ def test_saved_models_predict_without_pictures_reports_and_commands(tmp_path: Pa
 def test_what_needs_more_says_so() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT + REFUSE], capture_output=True, text=True, check=False)
     reasons = done.stdout.splitlines()
-    assert [re.sub(r" is needed here.*", "", line) for line in reasons] == ["compare matplotlib", "report jinja2"]
+    found = [re.sub(r" is needed here.*", "", line) for line in reasons]
+    assert found == ["compare matplotlib", "report jinja2", "plot matplotlib"]
     assert done.returncode == 1
     assert re.fullmatch(r"bayescope: \w+ is needed here and is not installed: pip install bayescope.*\n", done.stderr)
 

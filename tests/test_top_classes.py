@@ -319,3 +319,34 @@ def test_covariances_that_do_not_fit_are_refused_beforehand() -> None:
         with pytest.raises(InputError):
             q.predict(x[:0])
         assert q.predict(x, integral="mackay").probs.shape == (600, MANY)
+
+
+def test_their_table_names_the_classes_that_they_are() -> None:
+    """The most probable class of a row is not class 0, and the columns of two rows are not the same classes."""
+    top = laplace().predict(NEW, top=TOP)
+    assert len(set(top.classes[:, 0].tolist())) > 1
+    frame = top.to_frame()
+    for k in range(TOP):
+        np.testing.assert_array_equal(frame[f"{k + 1}: class"], top.classes[:, k])
+        np.testing.assert_array_equal(frame[f"{k + 1}: p"], top.probs[:, k])
+    low, high = top.interval(0.95, of="mean")
+    np.testing.assert_array_equal(frame[["1: low", "1: high"]], torch.stack([low[:, 0], high[:, 0]], 1))
+    np.testing.assert_array_equal(frame["remaining"], top.remaining)
+    names = [f"class {k}" for k in range(CLASSES)]
+    named = top.to_frame(classes=names, level=None)["1: class"]
+    assert named.tolist() == [names[k] for k in top.classes[:, 0].tolist()]
+    with pytest.raises(InputError, match="classes: expected a name for each"):
+        top.to_frame(classes=names[:1])
+
+
+def test_what_needs_all_classes_refuses_them() -> None:
+    """Their columns are other classes in each row, which the codes of the labels do not fit."""
+    q = laplace()
+    whole, top, y = q.predict(X), q.predict(X, top=TOP), LABELS
+    for score in (bs.metrics.nll, bs.metrics.ece, bs.metrics.auroc):
+        with pytest.raises(UnsupportedError, match=r"most probable ones alone\. Predict without top="):
+            score(top, y)
+    with pytest.raises(UnsupportedError, match="Predict without top="):
+        bs.conformal(top, y)
+    with pytest.raises(UnsupportedError, match="Predict without top="):
+        bs.conformal(whole, y).sets(top)

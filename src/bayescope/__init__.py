@@ -43,9 +43,7 @@ def _imported(home: str) -> ModuleType:
     except ModuleNotFoundError as error:  # the docs say what a slim install does without
         from bayescope.errors import MissingDependencyError
 
-        raise MissingDependencyError(
-            f"{error.name} is needed here and is not installed: pip install bayescope (without --no-deps)."
-        ) from error
+        raise MissingDependencyError.of_slim_install(error) from error
 
 
 def __dir__() -> list[str]:

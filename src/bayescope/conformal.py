@@ -21,6 +21,7 @@ from bayescope.likelihoods import mixture_interval
 from bayescope.predictive import Array, Predictive, label_probabilities, refuse_dense
 from bayescope.special import log_ndtr
 from bayescope.storage import stored
+from bayescope.top_classes import refuse_all_classes
 
 _REGRESSION = "predictive_interval"
 _CLASSES = ("least_ambiguous", "adaptive")
@@ -134,7 +135,7 @@ class Conformal:
         return torch.tensor(self.quantile, dtype=torch.float64, device=like.device)
 
     def _need(self, predictive: Predictive) -> None:
-        refuse_dense(predictive, _NOT_EXCHANGEABLE)
+        _refuse_parts(predictive)
         got = predictive.likelihood.name, predictive.latent.mean.shape[-1]
         if got != (self.likelihood, self.outputs):
             raise InputError(
@@ -178,9 +179,9 @@ def conformal(
         InputError: if there are fewer than level/(1 − level) rows, too few for a finite set; if outcomes do not
             fit, or outputs are dense, whose positions are not exchangeable.
         OptionError: for a method that is not one of these.
-        UnsupportedError: for randomised scores of another method.
+        UnsupportedError: for randomised scores of another method, and by ``top=``.
     """
-    refuse_dense(predictive, _NOT_EXCHANGEABLE)
+    _refuse_parts(predictive)
     likelihood, outputs = predictive.likelihood, predictive.latent.mean.shape[-1]
     level = checks.fraction("level", level)
     known = _CLASSES if likelihood.discrete else (_REGRESSION,)
@@ -208,6 +209,13 @@ def conformal(
         scores = _normal_scores(*predictive.latent.components(likelihood), targets)
     quantile = scores.sort(0).values[rank - 1]
     return Conformal(level, scored, tuple(quantile.tolist()), rows, likelihood.name, outputs, randomized)
+
+
+def _refuse_parts(predictive: Predictive) -> None:
+    """Refuses several positions a row, and a few of the classes, whose columns are other classes in each row."""
+    refuse_dense(predictive, _NOT_EXCHANGEABLE)
+    if predictive.top is not None:
+        refuse_all_classes("conformal")
 
 
 def _rank(level: float, rows: int) -> int:

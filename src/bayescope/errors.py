@@ -109,6 +109,15 @@ class MemoryBudgetError(BayescopeError, MemoryError):
 class MissingDependencyError(BayescopeError, ImportError):
     """A feature needs an optional package that is not installed; the message names the extra."""
 
+    @classmethod
+    def of_slim_install(cls, error: ModuleNotFoundError) -> MissingDependencyError:
+        """Builds the message for a package that a slim install leaves out.
+
+        Args:
+            error: of its import.
+        """
+        return cls(f"{error.name} is needed here and is not installed: pip install bayescope (without --no-deps).")
+
 
 class ProcessError(BayescopeError, RuntimeError):
     """One of the processes that fit together has failed or died; the others stop with it, and say which and why."""

@@ -18,7 +18,7 @@ from scipy import special, stats
 from sklearn.metrics import roc_auc_score
 
 from bayescope import checks
-from bayescope.errors import InputError, InputTypeError
+from bayescope.errors import InputError, InputTypeError, UnsupportedError
 
 __all__ = ["Reliability", "auroc", "brier", "coverage", "crps", "ece", "nll", "ood_auroc", "reliability"]
 
@@ -215,6 +215,10 @@ def _floats(name: str, value: ArrayLike) -> Floats:
 def _classified(probs: ArrayLike, y: ArrayLike) -> tuple[Floats, Labels]:
     """Checked probabilities (N, K) and labels (N,)."""
     if callable(coded := getattr(probs, "codes", None)):  # a predictive
+        if cast(Any, probs).top is not None:
+            raise UnsupportedError(
+                "probs: expected a prediction of all classes, got the most probable ones alone. Predict without top=."
+            )
         probs, y = cast(Any, probs).probs, coded(y)
     table = _floats("probs", probs)
     try:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import pandas as pd
 
+from bayescope.errors import MissingDependencyError
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -63,8 +65,15 @@ def _text(result: object) -> str:
 
 
 def plots() -> ModuleType:
-    """The pictures. They stand above the results that they draw, and are reached when one is asked for."""
-    return import_module("bayescope.plots")
+    """The pictures. They stand above the results that they draw, and are imported when one is asked for.
+
+    Raises:
+        MissingDependencyError: if matplotlib is not installed.
+    """
+    try:
+        return import_module("bayescope.plots")
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError.of_slim_install(error) from error
 
 
 def card(title: str, *parts: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.base import clone
 
 import bayescope as bs
@@ -44,6 +45,13 @@ def test_classes_in_parts_are_near_those_of_all_rows(posterior):
     assert (np.abs(parts.coef_ - whole.coef_)[0] < 0.3 * sd).all()
     half = clone(model).fit(X[:150], labels[:150])
     assert (np.abs(half.coef_ - whole.coef_)[0] > 0.3 * sd).any()  # what the second part tells
+
+
+def test_the_first_call_with_classes_takes_sparse_rows():
+    model = bs.BayesianLogisticRegression(posterior="laplace", prior_precision=1.0)
+    part = sparse.csr_matrix(X)
+    found = clone(model).partial_fit(part, labels, classes=["no", "yes"]).coef_
+    np.testing.assert_allclose(found, model.fit(X, labels).coef_, rtol=1e-10)
 
 
 def test_what_cannot_go_on_is_refused_and_leaves_the_model_as_it_was():

@@ -137,6 +137,8 @@ def test_the_top_classes_are_drawn_as_the_classes_that_they_are():
     [
         ({"y": np.zeros(4)}, r"y: expected shape \(23, 1\), got \(4, 1\)"),
         ({"x": np.zeros((ROWS, 2))}, r"x: expected 23 numbers.*got shape \(23, 2\)"),
+        ({"x": [0.0, np.nan, *range(ROWS - 2)]}, r"x: expected finite numbers, got nan in row 1"),
+        ({"y": np.full(ROWS, np.nan)}, "y: expected finite numbers, got nan"),
         ({"curve": True}, r"curve: expected None or False without x="),
         ({"level": 1.5}, "level"),
         ({"most": 0}, "most"),
@@ -145,6 +147,12 @@ def test_the_top_classes_are_drawn_as_the_classes_that_they_are():
 def test_what_does_not_fit_is_refused(options, message):
     with pytest.raises(InputError, match=message):
         predictive(Gaussian(0.3)).plot(**options)
+
+
+@pytest.mark.parametrize(("y", "message"), [(3, "labels"), (1.5, "whole|labels|integer")])
+def test_what_is_no_class_is_refused(y, message):
+    with pytest.raises(InputError, match=message):
+        predictive(Categorical(), 3).plot(np.full(ROWS, y), level=None)
 
 
 def test_what_has_no_rows_or_no_numbers_is_refused():

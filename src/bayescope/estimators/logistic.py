@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Self, cast, final
+from typing import Any, Literal, Self, final
 
 import numpy as np
 
@@ -145,7 +145,8 @@ class BayesianLogisticRegression(TableClassifier, ChosenPosterior):
             )
         known = getattr(self, "classes_", None)
         if classes is not None:
-            known = one_class(columns_by_name(X, y=y)[1], len(cast(Any, X))) if known is None else known
+            labels: Any = columns_by_name(X, y=y)[1]
+            known = one_class(labels, len(labels)) if known is None else known
             if set(np.unique(np.asarray(classes))) != set(np.unique(known)):
                 raise InputError(
                     f"classes: expected those of the first call, {np.unique(known).tolist()}, got "

@@ -183,6 +183,9 @@ def _along(x: ArrayLike, count: int) -> np.ndarray:
     values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     if values.shape != (count,):
         raise InputError(f"x: expected {count} numbers, one for each row, got shape {values.shape}. Pass one feature.")
+    if not np.isfinite(values).all():
+        row = int(np.argmin(np.isfinite(values)))
+        raise InputError(f"x: expected finite numbers, got {values[row]} in row {row}. Leave these rows out: p[rows].")
     return values
 
 
@@ -205,6 +208,8 @@ def _outcomes(p: Predictive, y: ArrayLike | None) -> np.ndarray | None:
     expected = (len(p),) if one_label else (len(p), p.mean.shape[1])
     if values.shape != expected:
         raise InputError(f"y: expected shape {expected}, got {values.shape}. Pass one outcome for each prediction.")
+    if p.top is None:  # else the latent outputs are those of some classes
+        p.likelihood.targets(values, p.latent.mean.shape[1])
     return values.astype(np.int64 if p.likelihood.discrete else np.float64)
 
 

@@ -212,7 +212,7 @@ class Predictive(Generic[Array]):
             OptionError: for another name.
             UnsupportedError: for the outcome of a classifier.
         """
-        return self._give(self._quantile(checks.fraction("q", q), self._kind(of)))
+        return self._give(self._quantile(checks.fraction("q", q), self._kind(of, "quantile")))
 
     def cdf(self, y: ArrayLike) -> Array:
         """P(outcome ≤ y) of each number by itself, shape (N, K): uniform over rows where predictions are calibrated.
@@ -227,13 +227,13 @@ class Predictive(Generic[Array]):
             )
         return self._give(self.latent.outcome_cdf(self.likelihood, self._targets(y)))
 
-    def _kind(self, of: str | None) -> str:
-        """What an interval is of."""
+    def _kind(self, of: str | None, what: str = "interval") -> str:
+        """What an interval or quantile is of."""
         usual = "mean" if self.likelihood.discrete else "outcome"
         kind = checks.choice("of", usual if of is None else of, ("outcome", "mean", "latent"))
         if kind == "outcome" and self.likelihood.discrete:
             raise UnsupportedError(
-                "interval: a class label has no interval. Ask for of='mean' (the class probability) or of='latent'."
+                f"{what}: a class label has none. Ask for of='mean' (the class probability) or of='latent'."
             )
         return kind
 
@@ -277,8 +277,12 @@ class Predictive(Generic[Array]):
         labels, given = np.asarray(self.names), y if isinstance(y, Tensor) else np.asarray(y)
         numbers = isinstance(given, Tensor) or given.dtype.kind in "iufb"
         plain = labels.dtype.kind not in "iuf" or np.array_equal(labels, np.arange(len(labels)))
-        if not self.names or not self.likelihood.discrete or given.ndim != 1 or (numbers and plain):
+        if not self.names or not self.likelihood.discrete or (numbers and plain):
             return y
+        if given.ndim != 1:
+            if numbers or not any(isinstance(label, str) for label in given.ravel().tolist()):
+                return y
+            raise InputError(f"y: expected labels of shape ({len(self)},), got {tuple(given.shape)}. Pass one column.")
         places = {label: code for code, label in enumerate(self.names)}
         codes = [places.get(label, -1) for label in given.tolist()]
         if -1 in codes:
@@ -351,6 +355,8 @@ class Predictive(Generic[Array]):
           ``mutual_information`` in nats.
         - Several labels a row: ``probability``, ``low``, ``high`` and ``epistemic_sd`` of each, in columns named
           ``<label>: probability`` and so on, then ``entropy`` and ``mutual_information``, sums over the labels.
+        - By ``top=``: ``1: class``, ``1: p``, ``1: low`` and ``1: high`` of the most probable class, ``2: class``
+          and so on, ``remaining``, ``entropy`` and ``mutual_information``.
         - A regression: ``mean``, ``sd``, ``low`` and ``high`` of the outcome (noise included), ``epistemic_sd`` and
           ``aleatoric_sd``, with sd² = epistemic_sd² + aleatoric_sd²; for several outputs in columns named
           ``<output>: mean`` and so on.
@@ -360,7 +366,7 @@ class Predictive(Generic[Array]):
         It is a table of the library whose table was predicted (pandas, polars, pyarrow), else of pandas.
 
         Args:
-            classes: K labels, in the order of the classes or labels; `names`, or 0…K−1, if not given.
+            classes: labels of all classes, in their order; `names`, or 0, 1, …, if not given.
             outputs: the names of a regression's D outputs; with one output there is no prefix. `names`, or y0, y1, …,
                 if not given.
             level: the probability of the intervals; ``None`` for a table without ``low`` and ``high``, which for three

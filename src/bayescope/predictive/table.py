@@ -27,10 +27,12 @@ def columns_of(p: Predictive, classes: object, outputs: Sequence[str] | None, le
         _refuse_given("classes", classes, "a regression")
         return _of_numbers(p, outputs, level) | imputed
     _refuse_given("outputs", outputs, "classes")
+    information = {"entropy": p.entropy, "mutual_information": p.mutual_information}
+    if p.top is not None:
+        return _of_top(p, p.names if classes is None else classes, level) | information | imputed
     labels = _names("classes", classes, p.probs.shape[1], p.names or range(p.probs.shape[1]))
     several = p.likelihood.domain.kind == "binary" and p.latent.mean.shape[1] > 1
     columns = _of_labels(p, labels, level) if several else _of_classes(p, labels, level)
-    information = {"entropy": p.entropy, "mutual_information": p.mutual_information}
     return columns | information | imputed
 
 
@@ -47,6 +49,20 @@ def _of_classes(p: Predictive, labels: np.ndarray, level: float | None) -> Colum
         low, high = p.interval(level, of="mean")
         columns |= {"low": of_best(low), "high": of_best(high)}
     return columns | {"epistemic_sd": of_best(np.sqrt(p.epistemic))}
+
+
+def _of_top(p: Predictive, names: object, level: float | None) -> Columns:
+    """The most probable classes of each row by name, or by number where they have no names."""
+    classes, labels = np.asarray(p.classes), np.asarray(names)
+    if labels.size and (labels.ndim != 1 or len(labels) <= classes.max(initial=-1)):
+        raise InputError(
+            f"classes: expected a name for each of at least {classes.max() + 1} classes, got shape {labels.shape}. "
+            "Give the names of all classes."
+        )
+    each = {"class": labels[classes] if labels.size else classes, "p": np.asarray(p.probs)}
+    if level is not None:
+        each["low"], each["high"] = p.interval(level, of="mean")
+    return _side_by_side(each, [f"{k + 1}: " for k in range(classes.shape[1])]) | {"remaining": p.remaining}
 
 
 def _of_labels(p: Predictive, labels: np.ndarray, level: float | None) -> Columns:
@@ -102,10 +118,7 @@ def _first_columns(p: Predictive) -> tuple[Columns, str]:
     if not p.likelihood.discrete:
         return columns_of(p, None, None, 0.95), ""
     if p.top is not None:
-        probs, classes = np.asarray(p.probs), np.asarray(p.classes)
-        classes = np.asarray(p.names)[classes] if p.names else classes
-        columns = _side_by_side({"class": classes, "p": probs}, [f"{k + 1}: " for k in range(probs.shape[1])])
-        return columns | {"remaining": p.remaining}, ""
+        return _of_top(p, p.names, None), ""
     if (count := p.latent.mean.shape[1]) > MOST_CLASSES and p.likelihood.domain.kind == "classes":
         probs = np.asarray(p.probs)
         best = probs.argmax(1)
