@@ -24,8 +24,8 @@ from bayescope.posterior import (
     PointPosterior,
     Posterior,
     Record,
-    named,
     onto_cone,
+    with_names,
 )
 from bayescope.precision import DensePrecision, DiagonalPrecision
 from bayescope.transforms import NamedTransforms
@@ -170,7 +170,7 @@ def fitted(module: nn.Module | None = None, **options: Any) -> GaussianPosterior
 class TestNames:
     def test_a_density_numbers_its_coordinates_unless_they_have_names(self) -> None:
         assert gaussian().names == ("theta[0]", "theta[1]", "theta[2]")
-        q = named(gaussian(), ("rate", "shift[0]", "shift[1]"))
+        q = with_names(gaussian(), ("rate", "shift[0]", "shift[1]"))
         assert q.names == ("rate", "shift[0]", "shift[1]")
         assert list(q.summary_frame()["name"]) == list(q.names)
         assert MixturePosterior(torch.zeros(1), [q], RECORD).names == q.names
@@ -242,7 +242,7 @@ class TestNames:
 
     def test_arviz_has_them(self) -> None:
         pytest.importorskip("arviz", reason="ArviZ is not installed")
-        q = named(gaussian(), ("rate", "low", "high"))
+        q = with_names(gaussian(), ("rate", "low", "high"))
         theta = q.to_arviz(draws=4, generator=0)["posterior"]["theta"]
         assert list(theta.coords["weight"].values) == ["rate", "low", "high"]
 
