@@ -70,7 +70,7 @@ audit: .venv/.installed-dev  ## dependencies: declared, locked, licensed, unchan
 lock: | .venv/bin/python  ## write lock.txt, the files that CI installs, from pyproject.toml and constraints.txt
 	$(BIN)/python .ci/lock.py
 
-format: .venv/.installed-dev  ## let ruff mend what it can
+format: .venv/.installed-dev  ## fix what ruff can fix
 	$(BIN)/ruff check --fix --quiet
 	$(BIN)/ruff format --quiet
 

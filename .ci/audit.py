@@ -1,4 +1,4 @@
-"""What can be told of the dependencies without a network; says what is wrong, line by line, and ends with 1 then.
+"""Check the dependencies without a network. Print each problem on a line, and exit with 1 if there is one.
 
     make audit
 

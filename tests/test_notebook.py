@@ -168,7 +168,7 @@ def test_a_result_that_cannot_be_computed_shows_its_text_and_the_reason(monkeypa
 
     monkeypatch.setattr(GaussianLatent, "moments", fails)
     page = Page(predictive(Gaussian(1.0))._repr_html_())
-    assert "Predictive for 6 rows, 1 latent outputs, gaussian likelihood" in page.text
+    assert "Predictive for 6 rows, 1 latent output, gaussian likelihood" in page.text
     assert "The table could not be made: ZeroDivisionError: <no>" in page.text
     monkeypatch.setattr(Predictive, "summary", lambda p: 1 / 0)
     assert "Predictive object" in Page(predictive(Gaussian(1.0))._repr_html_()).text

@@ -87,6 +87,13 @@ def test_rows_are_named_as_of_an_array():
     for index in (ROWS, "a", [[0, 1]], 0.5, [True, False]):
         with pytest.raises(InputError, match="rows: expected"):
             p[index]
+    for row in (ROWS, -ROWS - 1):
+        with pytest.raises(InputError, match=rf"rows: expected a row from −{ROWS} to {ROWS - 1}, got {row}\.$"):
+            p[row]
+
+
+def test_a_summary_counts_its_outputs():
+    assert ", 1 latent output, " in numbers_of_rows().summary()
 
 
 def test_of_dense_rows_all_positions_come_along():

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import InputError, UnsupportedError
-from bayescope.likelihoods import mixture_interval
+from bayescope.likelihoods import Gaussian, LogNormal, mixture_interval
 from bayescope.predictive import Array, Predictive, label_probabilities, refuse_dense
 from bayescope.special import log_ndtr
 from bayescope.storage import stored
@@ -71,8 +71,9 @@ class Conformal:
         self._need(predictive)
         if predictive.likelihood.discrete:
             raise UnsupportedError("interval: a class label has no interval. Ask for sets(predictive).")
-        components = predictive.latent.components(predictive.likelihood)
-        low, high = mixture_interval(*components, self._thresholds(components[1]))
+        components = _components(predictive)
+        ends = mixture_interval(*components, self._thresholds(components[1]))
+        low, high = (end.exp() for end in ends) if isinstance(predictive.likelihood, LogNormal) else ends
         return _give(low, predictive), _give(high, predictive)
 
     def sets(self, predictive: Predictive[Array], *, generator: torch.Generator | int | None = None) -> Array:
@@ -159,7 +160,8 @@ def conformal(
 
     - a regression, "predictive_interval": ∣Φ⁻¹(F(y))∣ with the predictive's distribution function F, noise included:
       the normal score of the central interval that just reaches y. For a Gaussian it is ∣y − mean∣/sd (Lei et al. 2018,
-      section 5.2); skewed and multimodal predictives keep their shape.
+      section 5.2); skewed and multimodal predictives keep their shape. A log-normal y has the scores of log y, and its
+      interval is the exponential of the interval of log y.
     - classes, "least_ambiguous" (the default): 1 − p_y, whose sets are the smallest on average (Sadinle, Lei &
       Wasserman 2019). Some may be empty.
     - classes, "adaptive": the sum of p over the classes more probable than y (Romano, Sesia & Candès 2020): larger
@@ -179,7 +181,8 @@ def conformal(
         InputError: if there are fewer than level/(1 − level) rows, too few for a finite set; if outcomes do not
             fit, or outputs are dense, whose positions are not exchangeable.
         OptionError: for a method that is not one of these.
-        UnsupportedError: for randomised scores of another method, and by ``top=``.
+        UnsupportedError: for randomised scores of another method, by ``top=``, and for numbers that are neither
+            Gaussian given f nor log-normal, or are censored.
     """
     _refuse_parts(predictive)
     likelihood, outputs = predictive.likelihood, predictive.latent.mean.shape[-1]
@@ -206,7 +209,9 @@ def conformal(
         scores = scores.take_along_dim(labels, -1)[..., 0]
     else:
         _uniform(randomized, generator)
-        scores = _normal_scores(*predictive.latent.components(likelihood), targets)
+        if isinstance(likelihood, LogNormal):
+            targets = _log_targets(targets, outputs)
+        scores = _normal_scores(*_components(predictive), targets)
     quantile = scores.sort(0).values[rank - 1]
     return Conformal(level, scored, tuple(quantile.tolist()), rows, likelihood.name, outputs, randomized)
 
@@ -216,6 +221,23 @@ def _refuse_parts(predictive: Predictive) -> None:
     refuse_dense(predictive, _NOT_EXCHANGEABLE)
     if predictive.top is not None:
         refuse_all_classes("conformal")
+
+
+def _components(predictive: Predictive) -> tuple[Tensor, Tensor, Tensor]:
+    """The Gaussians that make up y; of a log-normal y, those that make up log y."""
+    likelihood = predictive.likelihood
+    gaussian = Gaussian(likelihood.known("sd").square()) if isinstance(likelihood, LogNormal) else likelihood
+    return predictive.latent.components(gaussian)
+
+
+def _log_targets(targets: Tensor, outputs: int) -> Tensor:
+    """log y of exact outcomes."""
+    if targets.shape[-1] != outputs:
+        raise UnsupportedError(
+            "y: expected exact outcomes, got censored ones, whose scores are not known. Give the rows whose events "
+            "were seen, only if the others are missing at random."
+        )
+    return targets.log()
 
 
 def _rank(level: float, rows: int) -> int:

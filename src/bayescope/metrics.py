@@ -188,7 +188,7 @@ def coverage(low: ArrayLike, high: ArrayLike, y: ArrayLike) -> float:
     """
     bottom, top, truth = _same_shape(("low", low), ("high", high), ("y", y))
     if (bottom > top).any():
-        raise InputError("low: expected each at most its high, got intervals that are turned round.")
+        raise InputError("low: expected each at most its high, got intervals whose low is above their high.")
     return float(((bottom <= truth) & (truth <= top)).mean())
 
 

@@ -107,7 +107,7 @@ def test_arviz_has_named_coefficients(count: int):
     # The draws are all that the estimator averages over, and the columns are in their own units.
     likelihoods = np.exp(data["log_likelihood"]["y"].values).mean((0, 1))
     np.testing.assert_allclose(likelihoods, model.predict_proba(frame)[np.arange(150), observed.values], rtol=1e-6)
-    with pytest.raises(InputError, match="expected labels among the fitted classes"):
+    with pytest.raises(InputError, match=r"expected labels among the fitted classes .*, got 'new'\."):
         model.to_arviz(data=(frame, np.where(labels == "low", "new", labels)))
 
 

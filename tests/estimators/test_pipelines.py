@@ -16,7 +16,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import bayescope as bs
-from bayescope.errors import InputTypeError, UnsupportedError
+from bayescope.errors import InputError, InputTypeError, UnsupportedError
+from bayescope.storage import Reader
 
 rng = np.random.default_rng(0)
 X = pd.DataFrame(rng.normal(size=(60, 2)) * [1.0, 50.0], columns=["age", "dose"]).assign(ward=list("abc") * 20)
@@ -122,3 +123,48 @@ def test_a_regression_of_the_logarithm_predicts_y_itself():
     scaled = TransformedTargetRegressor(regression(), transformer=StandardScaler()).fit(X, y)
     with pytest.raises(UnsupportedError, match="need no scaling of y"):
         bs.predict_distribution(scaled, X)
+
+
+def logarithm():
+    return TransformedTargetRegressor(regression(), func=np.log, inverse_func=np.exp)
+
+
+def test_a_regression_of_the_logarithm_is_saved_by_the_names_of_its_functions(tmp_path):
+    model = logarithm().fit(X, np.exp(y))
+    loaded = bs.load(bs.save(model, tmp_path / "model.bayes"))
+    assert (loaded.func, loaded.inverse_func) == (np.log, np.exp)
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+    found, expected = (bs.predict_distribution(each, X) for each in (loaded, model))
+    np.testing.assert_array_equal(found.log_prob(np.exp(y)), expected.log_prob(np.exp(y)))
+    others = TransformedTargetRegressor(regression(), func=np.log1p, inverse_func=np.expm1).fit(X, np.exp(y))
+    with pytest.raises(UnsupportedError, match=r"got a numpy.ufunc.* at TransformedTargetRegressor\.func"):
+        bs.save(others, tmp_path / "others.bayes")
+    for name in ("numpy.tanh", "log", 3, ["numpy.log"]):
+        with pytest.raises(ValueError, match="is not known"):
+            Reader({}).value({"ufunc": name})
+
+
+def test_conformal_intervals_of_y_are_the_exponentials_of_those_of_log_y():
+    half = slice(0, 40), slice(40, 60)
+    p = bs.predict_distribution(logarithm().fit(X, np.exp(y)), X)
+    log_p = bs.predict_distribution(regression().fit(X, y), X)
+    found, expected = (
+        bs.conformal(p[half[0]], np.exp(y[half[0]]), level=0.8),
+        bs.conformal(log_p[half[0]], y[half[0]], level=0.8),
+    )
+    np.testing.assert_allclose(found.quantile, expected.quantile, rtol=1e-9)
+    for end, log_end in zip(found.interval(p[half[1]]), expected.interval(log_p[half[1]]), strict=True):
+        np.testing.assert_allclose(end, np.exp(log_end), rtol=1e-9)
+    with pytest.raises(UnsupportedError, match="expected exact outcomes"):
+        bs.conformal(p, bs.Censored(np.exp(y), np.arange(60) % 2), level=0.8)
+
+
+def test_a_comparison_judges_the_logarithm_and_says_so():
+    options = {"posteriors": ["exact", "constant"], "reference": None}
+    found = bs.compare(logarithm(), X, np.exp(y), **options)
+    expected = bs.compare(regression(), X, y, **options)
+    for name in ("nll", "crps", "rmse", "coverage"):
+        np.testing.assert_allclose(found.table[name], expected.table[name], rtol=1e-6)
+    assert "Outcome: y as TransformedTargetRegressor transforms it." in found.footnotes
+    with pytest.raises(InputError, match=r"y: expected .* row 3"):
+        bs.compare(logarithm(), X, np.where(np.arange(60) == 3, -1.0, 1.0), **options)

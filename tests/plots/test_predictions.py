@@ -135,6 +135,7 @@ def test_the_top_classes_are_drawn_as_the_classes_that_they_are():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"y": [[1.0, 2.0], [3.0]]}, "y: expected one outcome for each prediction, got rows of different lengths"),
         ({"y": np.zeros(4)}, r"y: expected shape \(23, 1\), got \(4, 1\)"),
         ({"x": np.zeros((ROWS, 2))}, r"x: expected 23 numbers.*got shape \(23, 2\)"),
         ({"x": [0.0, np.nan, *range(ROWS - 2)]}, r"x: expected finite numbers, got nan in row 1"),

@@ -227,7 +227,7 @@ class Importance:
     def _repr_html_(self) -> str:
         picture = notebook.picture(notebook.plots().importance(self), "The most important terms, with intervals.")
         return notebook.card(
-            f"Importance of {len(self.names)} terms", picture, notebook.note("as_frame() is its table.")
+            f"Importance of {len(self.names)} terms", picture, notebook.note("as_frame() gives this table.")
         )
 
     def as_frame(self) -> pd.DataFrame:

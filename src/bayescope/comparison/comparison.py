@@ -256,7 +256,8 @@ def compare(
     Args:
         estimator: any estimator of the library, not fitted, such as ``BayesianLogisticRegression()``. It is a template:
             its other options hold for every row of the table, its ``posterior`` and ``random_state`` do not matter. Of
-            scikit-learn's ``Pipeline`` around one, the steps are fitted once, to the training rows.
+            scikit-learn's ``Pipeline`` around one, the steps are fitted once, to the training rows. In a
+            ``TransformedTargetRegressor`` with ``func=``, all are fitted to func(y) and judged on it.
         X: features, shape (N, D): a DataFrame, whose columns may be numbers or labels with gaps, an array or a tensor.
         y: N class labels for a classifier, N numbers for a regression.
         posteriors: names to compare: those that the estimator's option ``posterior`` takes ("exact" where it has no
@@ -278,13 +279,15 @@ def compare(
         InputError: if the table or an option cannot be used.
         InputTypeError: if the estimator is none that can be compared, or the random state is no int.
         OptionError: if a posterior or the reference is none that the estimator has.
-        UnsupportedError: if the link or a posterior does not go with the number of classes.
+        UnsupportedError: if the link or a posterior does not go with the number of classes, or a
+            ``TransformedTargetRegressor`` has a transformer that learns from y.
         MissingDependencyError: if a row needs a package that is not installed.
     """
     random_state = _seed(random_state)
     wrapped = Wrapped.of(estimator) if isinstance(estimator, WRAPPING) else Wrapped(estimator)
     estimator = wrapped.estimator
     kind, ordered = kind_of(estimator), of_ordered_classes(estimator)
+    y = _transformed(wrapped, y)
     data = _after_steps(wrapped, split(X, y, kind, test_size=test_size, random_state=random_state, ordered=ordered))
     names, reference, notes = names_of(estimator, data, posteriors, reference)
     notes += [f"{name.capitalize()}: {note}." for name, note in wrapped.notes()]
@@ -313,13 +316,18 @@ def compare(
     return Comparison(table, reference, footnotes, outcomes, data)
 
 
+def _transformed(wrapped: Wrapped, y: object) -> Any:
+    """The outcomes that the contenders are fitted to and judged on."""
+    if wrapped.target is not None and wrapped.target.func is None:
+        raise UnsupportedError(
+            "estimator: expected a TransformedTargetRegressor with func=, got one with a transformer that learns from "
+            "y. Transform y first, and compare the regressor in it."
+        )
+    return wrapped.targets(y)
+
+
 def _after_steps(wrapped: Wrapped, data: TrainTestSplit) -> TrainTestSplit:
     """The rows after a pipeline's steps, which are fitted to the training rows alone."""
-    if wrapped.target is not None:
-        raise UnsupportedError(
-            "estimator: expected one that predicts y itself, got a TransformedTargetRegressor. Transform y first, and "
-            "compare the regressor in it."
-        )
     if not wrapped.steps:
         return data
     train, test = wrapped.refitted(data.X_train, data.X_test, data.targets)

@@ -168,7 +168,7 @@ def class_codes(y: object, rows: int, classes: np.ndarray) -> np.ndarray:
     labels = one_class(y, rows)
     codes = pd.Index(_native(classes)).get_indexer(_native(labels))
     if (codes < 0).any():
-        stranger = labels[int(np.argmin(codes))]
+        stranger = labels[[int(np.argmin(codes))]].tolist()[0]
         raise InputError(f"y: expected labels among the fitted classes {classes.tolist()}, got {stranger!r}.")
     return np.asarray(codes)
 

@@ -87,7 +87,10 @@ class Wrapped:
         """The outcomes that the estimator was fitted to, of outcomes that the model predicts."""
         if self.target is None:
             return y
-        values = self.target.transformer_.transform(np.asarray(y, dtype=np.float64).reshape(len(y), -1))
+        rows = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
+        func = self.target.func
+        with np.errstate(divide="ignore", invalid="ignore"):  # whoever reads y next names the row that is not finite
+            values = self.target.transformer_.transform(rows) if func is None else func(rows)
         flat = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
         return pd.Series(flat, name=f"{getattr(y, 'name', None) or 'y'}, transformed") if flat.ndim == 1 else flat
 

@@ -201,7 +201,12 @@ def _outcomes(p: Predictive, y: ArrayLike | None) -> np.ndarray | None:
     """Numbers or labels of shape (N, K), or codes of classes of shape (N,)."""
     if y is None:
         return None
-    values = np.asarray(p.codes(y))
+    try:
+        values = np.asarray(p.codes(y))
+    except InputError:
+        raise
+    except ValueError:  # of NumPy
+        raise InputError("y: expected one outcome for each prediction, got rows of different lengths.") from None
     one_label = _kind(p) == "classes" or (_kind(p) == "labels" and p.latent.mean.shape[1] == 1)
     if not one_label and values.ndim == 1:
         values = values[:, None]

@@ -422,9 +422,9 @@ class Predictive(Generic[Array]):
         """A few lines: what was predicted, how, and what options resolved to."""
         outputs, positions = self._of_top(self.latent.mean).shape[1], self._shape[1:]
         dense = f" of {' x '.join(map(str, positions))} positions" if positions else ""
-        lines = [f"Predictive for {len(self)} rows{dense}, {outputs} latent outputs, {self.likelihood.name} likelihood"]
-        lines += [f"  {name}: {value}" for name, value in self.notes.items()]
-        return "\n".join(lines)
+        latent = f"{outputs} latent output{'s' * (outputs != 1)}"
+        first = f"Predictive for {len(self)} rows{dense}, {latent}, {self.likelihood.name} likelihood"
+        return "\n".join([first, *(f"  {name}: {value}" for name, value in self.notes.items())])
 
     def __repr__(self) -> str:
         return self.summary()
@@ -544,6 +544,8 @@ def refuse_dense(predictive: Predictive, advice: str) -> None:
 def _row_numbers(rows: RowIndex, count: int) -> np.ndarray:
     """The numbers of the rows that an index names, shape (R,)."""
     index = rows.detach().cpu().numpy() if isinstance(rows, Tensor) else rows
+    if isinstance(index, int | np.integer) and not isinstance(index, bool) and not -count <= index < count:
+        raise InputError(f"rows: expected a row from −{count} to {count - 1}, got {index}.")
     try:
         chosen = np.atleast_1d(np.arange(count)[index])
     except IndexError as error:

@@ -1,4 +1,4 @@
-"""Functions of the library that a file may name, and such functions with some of their arguments."""
+"""Functions that a file may name, the library's and two of NumPy's, and functions with some of their arguments."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from functools import partial
 from types import FunctionType
 from typing import Any, TypeVar
 
+import numpy as np
+
 from bayescope.storage.codec import MalformedError, Reader, StoredForm, add_form, every_form, refuse
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {}
+# The pair of a `TransformedTargetRegressor` whose y has a predictive.
+_UFUNCS: dict[str, np.ufunc] = {"numpy.log": np.log, "numpy.exp": np.exp}
 
 
 def stored_function(name: str) -> Callable[[F], F]:
@@ -47,6 +51,16 @@ def _function(name: Any, _reader: Reader) -> Callable[..., Any]:
     return found
 
 
+def _ufunc_name(function: np.ufunc, path: str) -> str:
+    return next((name for name, known in _UFUNCS.items() if known is function), None) or refuse(function, path)
+
+
+def _ufunc(name: Any, _reader: Reader) -> np.ufunc:
+    if not isinstance(name, str) or name not in _UFUNCS:
+        raise MalformedError(f"the function {str(name)[:40]!r} is not known; a newer bayescope may have it")
+    return _UFUNCS[name]
+
+
 def _parts(value: partial[Any], _path: str) -> dict[str, Any]:
     return {"function": value.func, "arguments": value.args, "keywords": value.keywords}
 
@@ -60,4 +74,5 @@ def _partial(parts: Any, _reader: Reader) -> partial[Any]:
 
 
 add_form(StoredForm("function", FunctionType, _name, _function, shared=False))
+add_form(StoredForm("ufunc", np.ufunc, _ufunc_name, _ufunc, shared=False))
 add_form(StoredForm("partial", partial, _parts, _partial))
