@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 import bayescope as bs
 from bayescope.errors import BayescopeWarning, InputError, OptionError, UndefinedQuantityError
@@ -70,7 +70,7 @@ def lightning_module(inside: bool) -> Any:
     return Classifier()
 
 
-def fitted(callback: LightningPosterior, folder: Path, *, inside: bool = False) -> Any:
+def fitted(callback: LightningPosterior, folder: Path, *, inside: bool = False, **loading: Any) -> Any:
     import lightning.pytorch as lightning
 
     module = lightning_module(inside)
@@ -78,7 +78,7 @@ def fitted(callback: LightningPosterior, folder: Path, *, inside: bool = False) 
         max_epochs=2, callbacks=[callback], logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, accelerator="cpu", default_root_dir=folder,
     )  # fmt: skip
-    trainer.fit(module, DataLoader(TensorDataset(*rows()), batch_size=4, shuffle=True))
+    trainer.fit(module, DataLoader(TensorDataset(*rows()), **({"batch_size": 4, "shuffle": True} | loading)))
     return module
 
 
@@ -97,6 +97,37 @@ def test_lightning(inside: bool, tmp_path: Path) -> None:
     assert torch.allclose(q.predict(rows()[0]).probs, want.predict(rows()[0]).probs, atol=1e-6)
     assert torch.allclose(q.log_evidence(), want.log_evidence(), rtol=1e-5)
     assert all(torch.equal(value, before[name]) for name, value in module.network.state_dict().items())
+
+
+class Picked(Sampler[int]):
+    """Three rows of a data set."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([1, 4, 7])
+
+    def __len__(self) -> int:
+        return 3
+
+
+@pytest.mark.parametrize(
+    ("loading", "taken"),
+    [
+        ({"drop_last": True}, ROWS),
+        ({"drop_last": True, "shuffle": False}, ROWS),
+        ({"batch_size": None}, ROWS),
+        ({"shuffle": False, "sampler": Picked()}, 3),
+    ],
+    ids=["shuffled", "last rows dropped", "row by row", "selected"],
+)
+def test_a_posterior_of_all_rows_that_the_loader_has(loading: dict[str, Any], taken: int, tmp_path: Path) -> None:
+    """Rows that a loader drops count; those that a sampler does not select do not."""
+    callback = LightningPosterior(likelihood="categorical", **OPTIONS)
+    if loading.get("batch_size", 4) is None:
+        loading = loading | {"collate_fn": lambda row: (row[0][None], row[1][None])}
+    module = fitted(callback, tmp_path, **loading)
+    x, y = (values if taken == ROWS else values[[1, 4, 7]] for values in rows())
+    want = bs.laplace(module.network, (x, y), likelihood="categorical", **OPTIONS)
+    assert torch.allclose(callback.posterior.log_evidence(), want.log_evidence(), rtol=1e-5)
 
 
 def test_another_function_and_other_data(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from bayescope import checks
 from bayescope.errors import (
@@ -89,7 +89,10 @@ class _PosteriorAtTheEnd:
 class LightningPosterior(_PosteriorAtTheEnd, Callback):
     """A callback for Lightning's ``Trainer``: at the end of ``fit`` it finds the posterior of the trained network.
 
-    The network is read with the weights of the last step, and left as it was found.
+    The network is read with the weights of the last step, and left as it was found. The rows are all those of the
+    training data set in their order, put together by the loader's ``collate_fn`` in batches of its size, whatever the
+    loader shuffles or drops. A loader with a sampler or batch sampler that is not torch's ``RandomSampler``,
+    ``SequentialSampler`` or ``BatchSampler`` is read as it is, since such a sampler may select rows.
 
     Args:
         likelihood: a name or a likelihood.
@@ -115,7 +118,9 @@ class LightningPosterior(_PosteriorAtTheEnd, Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Finds the posterior, when Lightning says that the training has ended."""
-        self._settle(pl_module, lambda: trainer.train_dataloader)
+        loader = trainer.train_dataloader
+        plain = isinstance(loader, DataLoader) and _takes_all_rows(loader)
+        self._settle(pl_module, lambda: _in_order(loader, loader.batch_size, loader.collate_fn) if plain else loader)
 
 
 class TrainerPosterior(_PosteriorAtTheEnd, TrainerCallback):
@@ -154,7 +159,7 @@ class TrainerPosterior(_PosteriorAtTheEnd, TrainerCallback):
         model, loader = trained["model"], trained["train_dataloader"]
         find_labels = checks.optional_package("transformers.utils", extra="trainers").find_labels
         names = args.label_names or find_labels(type(model))
-        self._settle(model, lambda: _in_order(loader, names, args.train_batch_size))
+        self._settle(model, lambda: _in_order(loader, args.train_batch_size, _pairs(loader.collate_fn, names)))
 
 
 def _check_options(fit: Callable[..., Posterior], options: Mapping[str, Any]) -> None:
@@ -178,13 +183,24 @@ def _with_base(kind: Any, base: Any) -> Any:
     return kind if issubclass(kind, base) else type(kind.__name__, (kind, base), members)
 
 
-def _in_order(loader: DataLoader[Any], names: Sequence[str], batch_size: int) -> DataLoader[Any]:
-    """The rows of a loader as pairs of inputs and targets: all of them, and in each pass in the same order.
+def _in_order(loader: DataLoader[Any], batch_size: int | None, collate: Callable[[Any], Any]) -> DataLoader[Any]:
+    """A loader of all rows of a loader's data set, in every pass each once and in the same order."""
+    return DataLoader(loader.dataset, batch_size=batch_size, collate_fn=collate)
+
+
+def _takes_all_rows(loader: DataLoader[Any]) -> bool:
+    """Whether a loader's rows are those of its data set, but for their order and an incomplete last batch."""
+    if type(loader.batch_sampler) not in (BatchSampler, type(None)):
+        return False
+    return isinstance(loader.dataset, IterableDataset) or type(loader.sampler) in (RandomSampler, SequentialSampler)
+
+
+def _pairs(collate: Callable[[Any], Any], names: Sequence[str]) -> Callable[[Any], tuple[dict[str, Tensor], Tensor]]:
+    """A trainer's collator with its batches as pairs of inputs and targets.
 
     Raises:
-        InputError: when a batch is read that has no labels.
+        InputError: when a batch is made that has no labels.
     """
-    collate = loader.collate_fn
 
     def pair(rows: Any) -> tuple[dict[str, Tensor], Tensor]:
         batch = dict(collate(rows))
@@ -196,4 +212,4 @@ def _in_order(loader: DataLoader[Any], names: Sequence[str], batch_size: int) ->
             )
         return batch, targets[0] if len(targets) == 1 else torch.stack(targets, 1)
 
-    return DataLoader(loader.dataset, batch_size=batch_size, collate_fn=pair)
+    return pair
