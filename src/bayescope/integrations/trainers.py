@@ -119,8 +119,9 @@ class LightningPosterior(_PosteriorAtTheEnd, Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Finds the posterior, when Lightning says that the training has ended."""
         loader = trainer.train_dataloader
-        plain = isinstance(loader, DataLoader) and _takes_all_rows(loader)
-        self._settle(pl_module, lambda: _in_order(loader, loader.batch_size, loader.collate_fn) if plain else loader)
+        if isinstance(loader, DataLoader) and _takes_all_rows(loader):
+            loader = _in_order(loader, loader.batch_size, loader.collate_fn)
+        self._settle(pl_module, lambda: loader)
 
 
 class TrainerPosterior(_PosteriorAtTheEnd, TrainerCallback):
