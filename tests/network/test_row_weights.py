@@ -285,3 +285,27 @@ def test_a_noise_that_dropout_would_learn_from_weighted_rows_is_refused() -> Non
     module = seeded(lambda: nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.1), nn.Linear(4, 2)))
     with pytest.raises(UnsupportedError, match="rows with weights"):
         bs.mc_dropout(module, (x, numbers, weights), likelihood=bs.Gaussian("evidence"), epochs=1, progress=False)
+
+
+@IGNORE_MODE
+def test_a_summary_tells_of_the_weights_of_the_rows() -> None:
+    """Their sum and the rows that count for nothing, in the fit and in trainings; nothing of pairs."""
+    network, options = mlp(3), {"likelihood": "categorical", "prior_precision": 1.0}
+    trained: dict[str, Any] = {**options, "epochs": 1, "progress": False}
+    some = torch.where(weights > 0, weights, 0.5)
+    for data, line in (
+        ((x, labels, weights), "row weights: sum 19, 2 rows of weight 0\n"),
+        (
+            [(x[:7], labels[:7], weights[:7]), (x[7:], labels[7:], some[7:])],
+            "row weights: sum 19.5, 1 row of weight 0\n",
+        ),
+        ((x, labels, some), "row weights: sum 20\n"),
+    ):
+        q = bs.laplace(network, data, **options)
+        assert line in q.summary()
+        assert "row weights" not in q.condition((x, labels)).summary()
+        for fit in (bs.fit_map, bs.variational):
+            assert line in fit(network, data, **trained).summary()
+        assert line in bs.ensemble(lambda: mlp(3), data, members=2, **trained).summary()
+    assert "row weights" not in bs.laplace(network, (x, labels), **options).summary()
+    assert "row weights" not in bs.fit_map(network, (x, labels), **trained).summary()

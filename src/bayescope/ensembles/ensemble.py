@@ -432,6 +432,7 @@ def _notes(found: Trained, seeds: Sequence[int], *, bootstrap: bool) -> dict[str
     drawn = " drawn with replacement for each" if bootstrap else ""
     notes = {
         "members": f"{count}, trained {found.how}", "prior": describe(found.prior), "rows": f"{found.rows:,}{drawn}",
+        **outcomes[0].row_weights,
     }  # fmt: skip
     summaries = [outcome.summary() for outcome in outcomes]
     notes["training"] = summaries[0] if len(set(summaries)) == 1 else "; ".join(summaries)

@@ -20,6 +20,7 @@ from bayescope.laplace.training_rows import TrainingRows
 from bayescope.likelihoods import Likelihood
 from bayescope.network.model import NetworkModel
 from bayescope.network.priors import by_parameter, resolved_prior
+from bayescope.network.row_weights import row_weight_notes
 from bayescope.posterior import Evidence, GaussianPosterior, Posterior, Record
 from bayescope.precision import BlockPrecision, DensePrecision, Precision
 from bayescope.priors import Prior
@@ -279,6 +280,7 @@ class LaplaceFit(Evidence):
         notes = {
             **hyperparameters(self.prior, self.likelihood, self.function),
             "curvature": f"{curvature.kind} in the structure {curvature.structure}, {curvature.rows:,} rows",
+            **row_weight_notes(self.likelihood, curvature.rows),
             "effective parameters": f"{round(self._determined, 1) + 0.0:.1f} of {self.function.dim:,}",
         }
         if curvature.output_factors:

@@ -23,6 +23,7 @@ from bayescope.memory import require_memory
 from bayescope.models import LinearizedModel
 from bayescope.network.batches import Batches, Data
 from bayescope.network.priors import PriorPrecision
+from bayescope.network.row_weights import row_weight_notes
 from bayescope.posterior import DrawsPosterior, Record
 from bayescope.precision import DiagonalPrecision, Precision
 from bayescope.precision.low_rank import ProductSum
@@ -101,6 +102,7 @@ def sample_posterior(
     squared = float(slope @ solution.x[:, -1])  # gᵀA⁻¹g
     notes = {
         "curvature": f"ggn, {2 * count} draws in pairs by sample-then-optimise, {fit.curvature.rows:,} rows",
+        **row_weight_notes(fit.likelihood, fit.curvature.rows),
         "conjugate gradients": f"{solution.iterations} passes to a residual of {solution.residual:.1e}, {name}",
         "effective parameters": f"{gamma:.1f} of {fit.function.dim:,}, from the draws",
         "Newton decrement": f"{max(squared, 0.0) ** 0.5:.3g}",

@@ -145,11 +145,13 @@ class Weighted(RowColumn):
         mean_weight: of the rows it is for: this many observations stand behind each, where a noise variance is learnt.
         beside: whether targets come with the weight of the row beside each number, shape (N, ..., 2), as
             `bayescope.network` reads them from triples (inputs, targets, weights); else it is a last column.
+        zero_rows: the number of rows of weight 0 among such triples.
     """
 
     likelihood: Likelihood
     mean_weight: float = 1.0
     beside: bool = False
+    zero_rows: int = 0
 
     column = "weights"
 

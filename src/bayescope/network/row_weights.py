@@ -39,10 +39,24 @@ def likelihood_of_rows(likelihood: LikelihoodName | Likelihood, data: Any) -> Li
     if not weighted:
         return found
     weights = torch.cat([torch.zeros(0, dtype=torch.float64), *_weights(data)])
-    total, rows = row_totals(float(weights.sum()), len(weights))
+    total, rows, zeros = row_totals(float(weights.sum()), len(weights), int((weights == 0).sum()))
     if not total > 0:
         raise InputError("data: expected weights of which some are positive, got zeros alone. Leave the weights out.")
-    return Weighted(found, total / rows, beside=True)
+    return Weighted(found, total / rows, beside=True, zero_rows=int(zeros))
+
+
+def row_weight_notes(likelihood: Likelihood, rows: int) -> dict[str, str]:
+    """A line for the summary of a fit to triples (inputs, targets, weights); none for pairs.
+
+    Args:
+        likelihood: of the rows, as `likelihood_of_rows` returns it.
+        rows: N.
+    """
+    if not isinstance(likelihood, Weighted) or not likelihood.beside:
+        return {}
+    zeros = likelihood.zero_rows
+    total = f"sum {rows * likelihood.mean_weight:,.6g}"
+    return {"row weights": f"{total}, {zeros:,} {'row' if zeros == 1 else 'rows'} of weight 0" if zeros else total}
 
 
 def has_weights(data: Any) -> bool:

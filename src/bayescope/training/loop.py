@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import torch
@@ -52,6 +52,7 @@ class Outcome:
         rows: N.
         left: how many nats were left to gain at the end; ``None`` where nobody knows.
         converged: whether that is little; ``None`` where the caller counted the epochs.
+        row_weights: what the summary says of the weights of the rows; empty where they have none.
     """
 
     trace: Mapping[str, list[Any]]
@@ -61,12 +62,13 @@ class Outcome:
     rows: int = 0
     left: float | None = None
     converged: bool | None = None
+    row_weights: Mapping[str, str] = field(default_factory=dict)
 
     def notes(self, prior: Prior, advice: str) -> dict[str, str]:
         """What the summary of a posterior says of its training; advice is for a loss that is not at rest."""
         return {
-            "prior": describe(prior), "rows": f"{self.rows:,}", "training": self.summary(), "loss": self.loss(),
-            "at rest": self.rest(advice),
+            "prior": describe(prior), "rows": f"{self.rows:,}", **self.row_weights, "training": self.summary(),
+            "loss": self.loss(), "at rest": self.rest(advice),
         }  # fmt: skip
 
     def summary(self) -> str:

@@ -18,7 +18,7 @@ from bayescope.errors import InputTypeError, UnsupportedError
 from bayescope.likelihoods import Likelihood
 from bayescope.module_copies import module_copy
 from bayescope.network import Inputs, NetworkModel, call, reading, row_totals, unwrapped
-from bayescope.network.row_weights import require_alike
+from bayescope.network.row_weights import require_alike, row_weight_notes
 from bayescope.network.trace import trace
 from bayescope.network.weights import Weights, by_variance
 from bayescope.priors import Prior
@@ -121,9 +121,10 @@ class Training:
             make: makes the optimiser, in place of the one that the options name.
         """
         module = self.module if trained is None else trained
+        weighted = row_weight_notes(self.likelihood, self.rows.rows)
         if self.options.epochs == 0:
             module.eval()
-            return Outcome({}, 0, 0, "all epochs", self.rows.rows)
+            return Outcome({}, 0, 0, "all epochs", self.rows.rows, row_weights=weighted)
         if watch is None:
             held_out = self.held_out()
             watch = NoWatch() if held_out is None else Validation.of(
@@ -141,7 +142,7 @@ class Training:
                 module, objective, self.rows, optimizer,
                 pace=pace, watch=watch, checkpoint=checkpoint, progress=self.options.progress,
             ).run()  # fmt: skip
-        return replace(outcome, rows=self.rows.rows)
+        return replace(outcome, rows=self.rows.rows, row_weights=weighted)
 
     def function(self) -> NetworkModel:
         """The trained module as a model that nobody else holds."""

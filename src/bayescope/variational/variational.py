@@ -232,6 +232,7 @@ def _notes(start: Start, outcome: Outcome, judged: Bound | None) -> dict[str, st
     notes = {
         **start.hyperparameters.notes(training.weights), "bound": judged.note if judged else UNREAD, "family": family,
         "estimator": f"{options.estimator}, {draws}", "rows": f"{training.rows.rows:,}",
+        **outcome.row_weights,
     }  # fmt: skip
     if options.kl_weight != 1.0:
         notes["kl weight"] = f"{options.kl_weight:g}; the evidence lower bound has the weight 1"
