@@ -101,7 +101,10 @@ def test_a_fitted_net_of_skorch_is_a_model(net: Any) -> None:
 
 def test_a_net_of_skorch_that_was_not_fitted_is_refused() -> None:
     skorch = pytest.importorskip("skorch", reason="pip install 'bayescope[dev]' brings skorch")
-    with pytest.raises(bs.errors.InputTypeError, match="got NeuralNetClassifier"):
+    with pytest.raises(
+        bs.errors.InputTypeError,
+        match=r"got a NeuralNetClassifier that was not fitted. Fit it first: net.fit\(X, y\)\.",
+    ):
         bs.laplace(skorch.NeuralNetClassifier(Body), (x, labels), **OPTIONS)
 
 

@@ -288,6 +288,8 @@ def test_what_does_not_go_together_is_refused() -> None:
         validated(fitted(structure="full"), share_prior="layer")
     with pytest.raises(UnsupportedError, match=r"share_prior: expected 'scalar' .*'tensor', which shares"):
         validated(fitted(), share_prior="tensor")
+    with pytest.raises(InputError, match=r"data: expected held-out data .* got None\. Give data=\(X, y\)"):
+        validated(fitted(), data=None)
     with pytest.raises(InputError, match="integral: expected one that draws nothing"):
         validated(fitted(), integral="monte_carlo")
     with pytest.raises(InputError, match="y: expected class labels"):

@@ -166,6 +166,10 @@ def test_labels() -> None:
         likelihood.targets([0, 3, -1], 3)
     with pytest.raises(InputError, match=r"got 0\.5 in row 0"):
         likelihood.targets([0.5], 3)
+    with pytest.raises(
+        InputError, match=r"\(N,\), or probabilities of shape \(N, 3\), got \(2, 4\)\. Give one a row\."
+    ):
+        likelihood.targets(np.ones((2, 4)), 3)
     with pytest.raises(InputError, match="outputs: expected at least 2"):
         likelihood.targets([0, 1], 1)
 

@@ -271,7 +271,10 @@ def _check_points(approximation: str, points: int | None) -> None:
             raise UnsupportedError(f"points: 'exact' takes all the data, got points={points}. Leave it out.")
         return
     if points is None:
-        raise InputError(f"points: expected a whole number for approximation={approximation!r}, got None.")
+        raise InputError(
+            f"points: expected a whole number for approximation={approximation!r}, got None. Give points=, at most as "
+            "many as there are rows."
+        )
     checks.count("points", points)
 
 

@@ -103,7 +103,10 @@ def tune_prior(
         kind = "layer" if share_prior is None else share_prior
         tuned, notes, trace = _by_evidence(fits, kind)
     elif data is None:
-        raise InputError("data: expected held-out data for method='validation', got None.")
+        raise InputError(
+            "data: expected held-out data for method='validation', got None. Give data=(X, y) of rows that the model "
+            "was not trained on."
+        )
     else:
         kind, trace = "scalar" if share_prior is None else share_prior, {}
         tuned, notes = by_validation(q, fits, kind, data, temperature=temperature, integral=integral,

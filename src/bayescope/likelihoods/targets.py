@@ -84,7 +84,7 @@ def labels_in_rows(y: ArrayLike, expected: str = "class labels of", classes: int
     Args:
         y: shape (N,) or (N, 1).
         expected: what they are, for the message.
-        classes: how many there are, for advice on one-hot labels.
+        classes: how many there are, where probabilities of them are labels too.
 
     Raises:
         InputError: if the shape does not fit or a label is not finite.
@@ -93,8 +93,9 @@ def labels_in_rows(y: ArrayLike, expected: str = "class labels of", classes: int
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1:
-        advice = " Give y.argmax(1) for one-hot labels." if labels.shape[1:] == (classes,) else ""
-        raise InputError(f"y: expected {expected} shape (N,), got {tuple(labels.shape)}.{advice}")
+        advice = " Give y.argmax(1) for one-hot labels." if labels.shape[1:] == (classes,) else " Give one a row."
+        soft = f", or probabilities of shape (N, {classes})" if classes else ""
+        raise InputError(f"y: expected {expected} shape (N,){soft}, got {tuple(labels.shape)}.{advice}")
     return labels
 
 

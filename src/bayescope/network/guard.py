@@ -181,6 +181,7 @@ def unwrapped(model: object) -> Any:
     """The network inside of `DistributedDataParallel`, `DataParallel` or a fitted net of skorch, or what was given.
 
     Raises:
+        InputTypeError: if it is a net of skorch that was not fitted.
         UnsupportedError: if its parameters are themselves spread over processes (FSDP).
     """
     inner = getattr(model, "_orig_mod", model)  # of a wrapper that has been compiled
@@ -188,6 +189,11 @@ def unwrapped(model: object) -> Any:
         return unwrapped(inner.module)
     if not isinstance(model, nn.Module) and isinstance(of_skorch := getattr(model, "module_", None), nn.Module):
         return unwrapped(of_skorch)
+    if any(base.__module__.partition(".")[0] == "skorch" for base in type(model).__mro__):
+        raise InputTypeError(
+            f"model: expected a torch.nn.Module or a fitted net of skorch, got a {type(model).__name__} that was not "
+            "fitted. Fit it first: net.fit(X, y)."
+        )
     if isinstance(model, nn.Module) and any(hasattr(parameter, "full_tensor") for parameter in model.parameters()):
         raise UnsupportedError(
             "model: expected a network that each process holds as a whole, got one whose parameters are spread over "
