@@ -157,6 +157,13 @@ def test_a_list_of_rows_is_no_list_of_batches() -> None:
     assert Q.predict(list(x_new)).mean.shape == (11, 3)
 
 
+@pytest.mark.parametrize("listed", [[x_new[:4], x_new[4:8]], [x_new.numpy()], [x_new[:4], x_new[4:]]])
+def test_a_list_of_bare_batches_is_refused(listed: list[Any]) -> None:
+    """It would be read as one array with an axis more, of which a linear layer makes positions."""
+    with pytest.raises(InputTypeError, match=r"got a list of bare arrays\. Join batches by torch\.cat"):
+        Q.predict(listed)
+
+
 def test_a_query_leaves_the_global_random_state_alone() -> None:
     before = torch.random.get_rng_state()
     Q.predict(DataLoader(TensorDataset(x_new), batch_size=4))

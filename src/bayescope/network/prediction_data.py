@@ -7,13 +7,10 @@ from typing import Any
 
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
-from bayescope.errors import BayescopeWarning, InputError, warn
-from bayescope.network.batches import as_data
+from bayescope.errors import BayescopeWarning, InputError, InputTypeError, warn
+from bayescope.network.batches import DATASET_ROWS, as_data
 from bayescope.network.inputs import Inputs, count_rows, inputs_of, leaves, map_arrays
 from bayescope.private_draws import RandomSource, drawn_privately
-
-# Rows of a data set that are read together.
-ROWS = 256
 
 
 def input_batches(x: object) -> Iterator[Inputs] | None:
@@ -23,6 +20,9 @@ def input_batches(x: object) -> Iterator[Inputs] | None:
         x: a ``DataLoader``; a ``Dataset``, also one of Hugging Face's; an iterator over batches or a function that
             returns one; or a list of batches, each of which is a dict, or a tuple of arrays. What a batch has beside
             its inputs, as targets and weights, is left out: see `inputs_of`.
+
+    Raises:
+        InputTypeError: if x is a list of bare tensors or arrays with two axes or more, which may be rows or batches.
 
     Warns:
         BayescopeWarning: if a loader gives the rows in an order that another pass over it does not repeat.
@@ -38,9 +38,14 @@ def input_batches(x: object) -> Iterator[Inputs] | None:
             )
         return _read(x)
     if isinstance(x, Dataset):
-        return _read(DataLoader(x, batch_size=ROWS))
+        return _read(DataLoader(x, batch_size=DATASET_ROWS))
     if isinstance(x, Iterator) or (isinstance(x, list) and x and all(map(_is_batch, x))):
         return _read(x)
+    if isinstance(x, list) and any(getattr(value, "ndim", 0) > 1 for value in x):
+        raise InputTypeError(
+            "x: expected an array, or a list of batches, which are pairs, dicts or tuples, got a list of bare arrays. "
+            "Join batches by torch.cat, and rows that have several axes by torch.stack."
+        )
     return None
 
 
