@@ -35,7 +35,7 @@ from bayescope.comparison.measures import (
     best_cells,
     columns,
     evidence,
-    has_weights,
+    has_coefficients,
     is_point,
     psis_loo,
     written,
@@ -142,7 +142,7 @@ class Comparison:
         a reference to compare with, agreement, and for linear models marginals.
         """
         drawn = {"classes": self._figures_of_classes, "numbers": self._figures_of_numbers}[self.split.kind]()
-        weights = {name: q for name, q in self._posteriors().items() if has_weights(q)}
+        weights = {name: q for name, q in self._posteriors().items() if has_coefficients(q)}
         if self.reference in weights and len(weights) > 1:
             drawn["marginals"] = plots.marginals(
                 weights,
@@ -434,7 +434,7 @@ def _precision(outcomes: Mapping[str, ContenderOutcome], reference: str | None) 
     better than independent draws, and the widths worse.
     """
     posterior = None if reference is None else outcomes[reference].fitted.posterior
-    if not isinstance(posterior, DrawsPosterior) or posterior.draws.shape[0] < 2 or not has_weights(posterior):
+    if not isinstance(posterior, DrawsPosterior) or posterior.draws.shape[0] < 2 or not has_coefficients(posterior):
         return []
     by_chain = posterior.draws.std(dim=1)
     errors = by_chain.std(dim=0) / by_chain.mean(dim=0) / math.sqrt(len(by_chain))

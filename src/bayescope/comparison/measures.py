@@ -244,10 +244,10 @@ def wasserstein(answers: NumberAnswers, reference: NumberAnswers) -> float:
 
 def _sd_error(fitted: FittedContender, reference: FittedContender) -> float:
     one, other = fitted.posterior, reference.posterior
-    return sd_error(one, other) if has_weights(one) and has_weights(other) else math.nan
+    return sd_error(one, other) if has_coefficients(one) and has_coefficients(other) else math.nan
 
 
-def has_weights(posterior: Posterior | None) -> bool:
+def has_coefficients(posterior: Posterior | None) -> bool:
     """Whether it is a posterior whose weights mean something one by one: those of a linear model."""
     return posterior is not None and isinstance(posterior.function, LinearModel)
 

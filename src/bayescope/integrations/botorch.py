@@ -11,6 +11,7 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
 from bayescope.posterior import GaussianPosterior, JointLatent, Posterior
+from bayescope.posterior.missing import require_no_reader
 
 
 def botorch_model(q: Posterior) -> Any:
@@ -40,11 +41,7 @@ def botorch_model(q: Posterior) -> Any:
             f"q: expected a Gaussian posterior of a linearised model, got one by {q.record.method}. Take bs.laplace, "
             "or draws of functions: q.sample_functions(x, n, differentiable=True)."
         )
-    if q.reader is not None:
-        raise UnsupportedError(
-            "q: expected a posterior whose inputs are numbers, got an estimator's, which reads tables. Take "
-            "dataclasses.replace(posterior, reader=None), whose inputs are the numbers that the preprocessing makes."
-        )
+    require_no_reader("q", q.reader)
     return _model_class()(q)
 
 

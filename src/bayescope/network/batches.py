@@ -30,6 +30,10 @@ LENT = 8
 FORMS = LOADER, ARRAYS, DATA_SET, BATCHES = ("loader", "arrays", "data set", "list of batches")
 
 
+# Rows of a data set that are read together where the caller says no number.
+DATASET_ROWS = 256
+
+
 def row_totals(*here: float) -> tuple[float, ...]:
     """Sums over all rows, in float64, of the sums that a process has found over those that it reads."""
     return present().sum_numbers(*here)

@@ -11,13 +11,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 
 from bayescope.errors import InputError
 from bayescope.likelihoods import Likelihood, LikelihoodName, Weighted, resolve
-from bayescope.network.batches import as_data, row_totals
+from bayescope.network.batches import DATASET_ROWS, as_data, row_totals
 from bayescope.network.inputs import weights_of
 from bayescope.network.shards import with_same_draws
 from bayescope.private_draws import RandomSource, drawn_privately
-
-# Rows of a data set that are read together.
-ROWS = 256
 
 
 def likelihood_of_rows(likelihood: LikelihoodName | Likelihood, data: Any) -> Likelihood:
@@ -116,6 +113,6 @@ def _weights(data: Any) -> list[Tensor]:
     if isinstance(data, tuple):
         return [weights_of(data)]
     if isinstance(data, Dataset):
-        data = DataLoader(data, batch_size=ROWS, generator=torch.Generator())
+        data = DataLoader(data, batch_size=DATASET_ROWS, generator=torch.Generator())
     with RandomSource(0).inside():
         return [weights_of(batch) for batch in drawn_privately(data)]

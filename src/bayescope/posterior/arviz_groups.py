@@ -14,6 +14,7 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.likelihoods import Likelihood
 from bayescope.models import Model
+from bayescope.posterior.missing import InputRows
 
 Groups = dict[str, dict[str, np.ndarray]]
 
@@ -46,8 +47,9 @@ def row_groups(
         offset: what is added to f, shape (N,) or (N, C).
     """
     targets = likelihood.targets(y, function.outputs)
-    added = 0.0 if offset is None else torch.from_numpy(offset.reshape(len(offset), -1))
-    f = [function.forward(x, chain) + added for chain in theta]
+    shift = InputRows(x, offset=offset).shift(theta)
+    f = [function.forward(x, chain) for chain in theta]
+    f = f if shift is None else [chain + shift for chain in f]
     rows = torch.stack([likelihood.log_prob(chain, targets) for chain in f])
     drawn = torch.stack([likelihood.sample(chain, generator) for chain in f])
     if targets.ndim > 1 and targets.shape[-1] == 1:  # one number a row

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bayescope.errors import UnsupportedError
 from bayescope.latent import Latent
 from bayescope.network.inputs import leaves
 from bayescope.quadrature import normal_nodes
@@ -183,6 +184,23 @@ class InputRows:
 
 # Reads a table like the one that was fitted, for a posterior whose model takes numbers that were made of such tables.
 TableReader = Callable[[Any], InputRows]
+
+
+def require_no_reader(name: str, reader: TableReader | None) -> None:
+    """Checks that a posterior's inputs are its model's own, as what needs their tensors asks.
+
+    Args:
+        name: what asks, for the message.
+        reader: the posterior's.
+
+    Raises:
+        UnsupportedError: if the posterior is an estimator's, which reads tables.
+    """
+    if reader is not None:
+        raise UnsupportedError(
+            f"{name}: expected a posterior whose inputs are tensors, got an estimator's, which reads tables. Take "
+            "dataclasses.replace(posterior, reader=None), whose inputs are the numbers that the preprocessing makes."
+        )
 
 
 def integrated(latent: Latent, missing: Missing, ask: Callable[[np.ndarray], Latent]) -> Latent:

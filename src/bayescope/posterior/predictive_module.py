@@ -19,6 +19,7 @@ from bayescope.models import LinearModel, Model
 from bayescope.module_copies import module_copy
 from bayescope.network.inputs import Inputs, call, count_rows, map_arrays, map_tensors, placed, require_rows, tensors
 from bayescope.network.model import NetworkModel
+from bayescope.posterior.missing import require_no_reader
 from bayescope.precision import BlockPrecision, DiagonalPrecision, Precision
 from bayescope.precision.spectrum import Spectral
 from bayescope.process_state import ignoring
@@ -165,11 +166,7 @@ class _Response(nn.Module):
 def predictive_module(q: Posterior, example: object) -> PredictiveModule:
     """The module of `Posterior.predictive_module`."""
     precision = getattr(q, "precision", None)
-    if q.reader is not None:
-        raise UnsupportedError(
-            "export: expected a model that takes tensors, got an estimator's posterior, which reads tables. Take "
-            "dataclasses.replace(posterior, reader=None), whose inputs are the numbers that the preprocessing makes."
-        )
+    require_no_reader("export", q.reader)
     if not isinstance(precision, Precision) or q.function is None or bool(getattr(q, "cones", None)):
         raise UnsupportedError(
             f"export: expected a Gaussian posterior over the weights of a last layer, got one by {q.record.method}. "
