@@ -32,7 +32,7 @@ PRETENDED = tuple(EXACT) if os.environ.get("BAYESCOPE_EVERY_PATH") else SOME
 COPIES = {
     "network/inputs": "inputs go to the network",
     "network/batches": "labels go to the network",
-    "predictive": "outcomes go to the predictive",
+    "predictive/predictive": "outcomes go to the predictive",
     **dict.fromkeys(
         (
             "curvature/curvature", "curvature/hessian", "curvature/kinds", "latent/gaussian", "likelihoods/categorical",
