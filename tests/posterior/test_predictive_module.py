@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import subprocess
 import sys
 from collections.abc import Callable
@@ -126,7 +127,7 @@ def test_a_linear_model_of_numbers_is_exported_without_its_table() -> None:
     rng = np.random.default_rng(0)
     table = rng.normal(size=(30, 3))
     model = bs.BayesianLinearRegression().fit(table, table[:, 0] + 0.1 * rng.normal(size=30))
-    with pytest.raises(UnsupportedError, match=r"export: expected a model that takes tensors, got an estimator's"):
+    with pytest.raises(UnsupportedError, match=r"export: expected a posterior whose inputs are tensors, got an estimator's"):
         model.posterior_.predictive_module(table)
     q = dataclasses.replace(model.posterior_, reader=None)
     x = torch.from_numpy(rng.normal(size=(5, q.function.features)))
@@ -162,12 +163,19 @@ def test_an_exported_program_needs_no_bayescope(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["float32", "float64"])
-def test_an_onnx_runtime_predicts_as_the_posterior(name: str, tmp_path: Path) -> None:
+def test_an_onnx_runtime_predicts_as_the_posterior(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxscript", reason="pip install 'bayescope[dev]' brings onnxscript")
     runtime = pytest.importorskip("onnxruntime", reason="pip install 'bayescope[dev]' brings onnxruntime")
     dtype = getattr(torch, name)
     q = fitted("kfac", dtype=dtype) if name == "float64" else fitted("full", bs.Gaussian(0.3), 2, dtype=dtype)
+    logged: list[str] = []
+    logger, handler = logging.getLogger("torch.onnx._internal.exporter._registration"), logging.Handler()
+    monkeypatch.setattr(handler, "emit", lambda record: logged.append(record.getMessage()))
+    monkeypatch.setattr(logger, "handlers", [handler])
+    filters = list(logger.filters)
     path = q.export(tmp_path / "q.onnx", X[:1].to(dtype))
+    assert not [line for line in logged if "torchvision" in line]
+    assert logger.filters == filters
     assert [each.name for each in tmp_path.iterdir()] == ["q.onnx"]
     session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
     last = "probs" if q.likelihood.discrete else "variance"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -190,13 +193,28 @@ def export_onnx(q: Posterior, path: str | Path, example: object) -> Path:
     shapes = map_tensors(lambda _: {0: torch.export.Dim(ROWS)}, inputs)
     names = list(inputs) if isinstance(inputs, Mapping) else [f"x{n}" for n in range(len(list(tensors(inputs))))]
     # What the exporter says about itself is not for our callers to act on.
-    with staged(place.parent) as stage, ignoring("", Warning).inside(), torch.no_grad():
+    with staged(place.parent) as stage, ignoring("", Warning).inside(), _unlogged(), torch.no_grad():
         torch.onnx.export(
             module, (inputs,), stage / place.name, input_names=["x"] if isinstance(inputs, Tensor) else names,
             output_names=list(module.outputs), dynamic_shapes=(shapes,), dynamo=True, external_data=False,
             verbose=False,
         )  # fmt: skip
     return place
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Without the lines that this thread's exporter logs about torchvision, which a predictive does not need."""
+    thread, logger = get_ident(), logging.getLogger("torch.onnx._internal.exporter._registration")
+
+    def kept(record: logging.LogRecord) -> bool:
+        return record.thread != thread or not record.getMessage().startswith("torchvision is not installed")
+
+    logger.addFilter(kept)
+    try:
+        yield
+    finally:
+        logger.removeFilter(kept)
 
 
 def _example(function: Model | None, example: Any) -> Any:
