@@ -127,7 +127,9 @@ def test_a_linear_model_of_numbers_is_exported_without_its_table() -> None:
     rng = np.random.default_rng(0)
     table = rng.normal(size=(30, 3))
     model = bs.BayesianLinearRegression().fit(table, table[:, 0] + 0.1 * rng.normal(size=30))
-    with pytest.raises(UnsupportedError, match=r"export: expected a posterior whose inputs are tensors, got an estimator's"):
+    with pytest.raises(
+        UnsupportedError, match=r"export: expected a posterior whose inputs are tensors, got an estimator's"
+    ):
         model.posterior_.predictive_module(table)
     q = dataclasses.replace(model.posterior_, reader=None)
     x = torch.from_numpy(rng.normal(size=(5, q.function.features)))
