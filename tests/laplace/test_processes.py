@@ -313,7 +313,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "rank 1 failed with InputTypeError: model: expected a module that can be called",
     ),
     "a batch of one rank": (
-        lambda: _fit([examples()] if present().first else [(*examples(), 0)]),
+        lambda: _fit([examples()] if present().first else [(*examples(), 0, 0)]),
         "rank 1 failed with InputTypeError: data: expected batches",
     ),
     "a share for one that fits alone": (

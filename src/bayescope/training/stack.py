@@ -124,7 +124,7 @@ class _Batched(TorchFunctionMode):
         self._values = values
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _ACTIVATIONS and id(args[0]) not in self._values:
+        if func in _ACTIVATIONS | _SIZES and id(args[0]) not in self._values:
             return func(*args, **(kwargs or {}))
         if func is not nn.functional.linear or kwargs or args[0].ndim != 3 or id(args[1]) not in self._values:
             raise _NotBatchedError
@@ -137,6 +137,8 @@ class _Batched(TorchFunctionMode):
         return torch.baddbmm(self._values[id(bias)].unsqueeze(1), x, stacked)
 
 
+# What the choice of an output reads of it: f (M, B, C) stays as it is by default, and other choices are not batched.
+_SIZES = frozenset({Tensor.ndim.__get__, Tensor.shape.__get__})  # type: ignore[attr-defined]
 # Functions of one tensor that act on each number by itself.
 _ACTIVATIONS = frozenset(
     {
