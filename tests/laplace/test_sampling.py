@@ -255,8 +255,8 @@ def test_data_are_read_once_a_product() -> None:
     q = laplace(mlp(3), data, samples=8, generator=0, **options)
     products = int(q.record.notes["conjugate gradients"].split()[0])
     assert len(q.trace["residual"]) == products
-    # The first row is read for its shapes and, by three functions, for a weight beside it; the plan, the sample of rows, the preconditioner and its gradient, the
-    # noise, and the check of the residual take a pass each.
+    # The first row is read for its shapes, and three times for a weight beside it. The plan, the sample of rows, the
+    # preconditioner and its gradient, the noise, and the check of the residual take a pass each.
     assert data.read <= (products + 7) * len(X) + 3
 
 
