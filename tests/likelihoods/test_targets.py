@@ -64,7 +64,7 @@ def test_a_label_that_is_no_number_is_found_in_the_data(value: float) -> None:
         (labels, (4,), r"outputs of shape \(N, C\) or \(N, …, C\), got \(4,\)"),
         (labels, (3, 3), "expected 3 labels, one for each output, got 4"),
         (2 * torch.eye(3)[labels], (4, 3), "probabilities of the 3 classes that sum to 1"),
-        (torch.zeros(4, 5), (4, 3), r"got \(4, 5\)\.$"),
+        (torch.zeros(4, 5), (4, 3), r"got \(4, 5\)\. Give one a row\.$"),
         (
             torch.zeros(2, 6, 7),
             (2, 3, 6, 7),

@@ -13,8 +13,7 @@ from bayescope.errors import InputError
 from bayescope.likelihoods import Likelihood, LikelihoodName, Weighted, resolve
 from bayescope.network.batches import DATASET_ROWS, as_data, row_totals
 from bayescope.network.inputs import weights_of
-from bayescope.network.shards import with_same_draws
-from bayescope.private_draws import RandomSource, drawn_privately
+from bayescope.private_draws import RandomSource, drawn_privately, private_draws
 
 
 def likelihood_of_rows(likelihood: LikelihoodName | Likelihood, data: Any) -> Likelihood:
@@ -59,15 +58,16 @@ def row_weight_notes(likelihood: Likelihood, rows: int) -> dict[str, str]:
 def has_weights(data: Any) -> bool:
     """Whether data are triples (inputs, targets, weights), as their first batch tells."""
     data = as_data(data)
-    if isinstance(data, DataLoader):
-        return _is_triple(with_same_draws(lambda: _first_of(data)))
     if isinstance(data, Mapping | tuple):
         return _is_triple(data)
-    if isinstance(data, IterableDataset):
-        return _is_triple(with_same_draws(lambda: next(iter(data), None)))
-    if isinstance(data, Dataset):
-        return len(data) > 0 and _is_triple(with_same_draws(lambda: data[0]))  # type: ignore[arg-type]
-    return isinstance(data, list) and bool(data) and _is_triple(data[0])
+    if isinstance(data, list):
+        return bool(data) and _is_triple(data[0])
+    with private_draws():  # of an augmentation: its numbers tell nothing here
+        if isinstance(data, DataLoader):
+            return _is_triple(_first_of(data))
+        if isinstance(data, IterableDataset):
+            return _is_triple(next(iter(data), None))
+        return isinstance(data, Dataset) and len(data) > 0 and _is_triple(data[0])  # type: ignore[arg-type]
 
 
 def require_alike(likelihood: Likelihood, validation: Any) -> None:
