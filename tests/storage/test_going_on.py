@@ -82,6 +82,16 @@ def test_the_prior_is_tuned_as_before(name: str, tmp_path: Path) -> None:
     same(tuned, there_and_back(tuned, tmp_path), x)
 
 
+def test_a_fit_to_weighted_rows_goes_on_after_loading(tmp_path: Path) -> None:
+    rows = (*data(torch.float64), torch.linspace(0, 3, len(data()[1])))
+    q = bs.laplace(plain(dtype=torch.float64), rows, likelihood="categorical")
+    loaded = there_and_back(q, tmp_path)
+    assert loaded.lost == ()
+    assert "of weight 0" in loaded.record.notes["row weights"]
+    torch.testing.assert_close(loaded.log_evidence(prior_precision=2.0), q.log_evidence(prior_precision=2.0))
+    same(bs.tune_prior(q, share_prior="scalar"), bs.tune_prior(loaded, share_prior="scalar"), rows[0][:5])
+
+
 @pytest.mark.parametrize("structure", ["full", "kfac", "diagonal"])
 def test_the_prior_is_tuned_on_held_out_rows_as_before(structure: str, tmp_path: Path) -> None:
     q = posterior(f"laplace, {structure}, float64")

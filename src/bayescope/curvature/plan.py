@@ -164,10 +164,9 @@ class Plan:
                 f"the diagonal alone ({readable(diagonal)} in all). "
             )
         if self.curvature == "ggn" and self.reading_bytes > self.budget:
-            size = readable(self.reading_bytes)
             return (
-                f"The exact curvature of a row has a cotangent for each output and takes {size} to read: "
-                "curvature='fisher' takes one sampled label in their place. "
+                "The exact curvature of a row has a cotangent for each output and takes "
+                f"{readable(self.reading_bytes)} to read: curvature='fisher' takes one sampled label in their place. "
             )
         return ""
 
@@ -176,20 +175,15 @@ class Plan:
         lines = [f"Plan for the structure {self.structure!r} of the curvature {self.curvature!r}"]
         lines += [f"  {name:<20} {value}" for name, value in self._facts()]
         if self.fallbacks:
-            lines += ["  parts in another structure"]
-            lines += [f"    {name}: {what}" for name, what in self.fallbacks.items()]
-        lines += ["  all structures"]
-        lines += [self._line(name, size) for name, size in self.alternatives.items()]
+            lines += ["  parts in another structure", *(f"    {k}: {what}" for k, what in self.fallbacks.items())]
+        lines += ["  all structures", *self._lines(self.alternatives)]
         if self.output_factors:
-            lines += [
-                f"  output factors of 'kfac', the largest of which is {readable(self.output_factor_bytes)} if dense"
-            ]
-            lines += [self._line(name, size) for name, size in self.output_factors.items()]
-        return "\n".join(lines)
+            largest = readable(self.output_factor_bytes)
+            lines += [f"  output factors of 'kfac', the largest of which is {largest} if dense"]
+        return "\n".join([*lines, *self._lines(self.output_factors)])
 
     def _facts(self) -> list[tuple[str, str]]:
-        predicting, variances = readable(self.prediction_bytes), readable(self.variance_bytes)
-        whether = "fits" if self.fits else "does not fit"
+        variances, whether = readable(self.variance_bytes), "fits" if self.fits else "does not fit"
         return [
             ("random weights", f"{self.weights:,} of {self.parameters:,} parameters"),
             ("at once", f"{self.rows:,} rows, {self.cotangents:,} cotangents"),
@@ -200,7 +194,7 @@ class Plan:
             ("the posterior", readable(self.posterior_bytes)),
             ("a copy of the module", readable(self.copy_bytes)),
             ("the fit in all", f"{readable(self.bytes)} of {readable(self.budget)}: {whether}"),
-            ("predicting a batch", f"{predicting}, its variances alone {variances}"),
+            ("predicting a batch", f"{readable(self.prediction_bytes)}, its variances alone {variances}"),
         ]
 
     @notebook.shows
@@ -208,8 +202,9 @@ class Plan:
         facts, (title, *lines) = self._facts(), self.summary().splitlines()
         return notebook.card(title, notebook.facts(facts), notebook.text("\n".join(lines[len(facts) :])))
 
-    def _line(self, name: str, size: int) -> str:
-        return f"    {name:<10} {readable(size):>8}{'' if size <= self.budget else '  does not fit'}"
+    def _lines(self, sizes: Mapping[str, int]) -> list[str]:
+        whether = {name: "" if size <= self.budget else "  does not fit" for name, size in sizes.items()}
+        return [f"    {name:<10} {readable(size):>8}{whether[name]}" for name, size in sizes.items()]
 
     def __str__(self) -> str:
         return self.summary()

@@ -136,6 +136,7 @@ class RowColumn(Likelihood):
 
 
 @final
+@stored("weighted")
 @dataclass(frozen=True)
 class Weighted(RowColumn):
     """p(y∣f)^w: log densities, gradients and curvatures of a row times its weight w, as if it were there w times.

@@ -26,7 +26,7 @@ from bayescope.network.prediction_data import input_batches
 from bayescope.posterior.answer import Answer, Options, check_top
 from bayescope.posterior.arviz_groups import Groups, inference_data, row_groups
 from bayescope.posterior.joint import JointLatent
-from bayescope.posterior.missing import InputRows, TableReader, integrated
+from bayescope.posterior.missing import InputRows, TableReader, integrated, require_no_reader
 from bayescope.posterior.predictive_module import export_onnx, predictive_module
 from bayescope.posterior.weights import WeightDistribution
 from bayescope.predictive import Predictive
@@ -356,11 +356,8 @@ class Posterior(WeightDistribution):
                 "differentiable: expected x to be a tensor that requires a gradient, with gradients on, got one that "
                 "has none. Call x.requires_grad_(), and leave torch.no_grad()."
             )
-        if differentiable and self.reader is not None:
-            raise UnsupportedError(
-                "differentiable: expected False for the posterior of an estimator, which reads tables, got True. Take "
-                "dataclasses.replace(posterior, reader=None), which takes the model's own inputs."
-            )
+        if differentiable:
+            require_no_reader("differentiable", self.reader)
 
     @logged
     @outside_inference_mode

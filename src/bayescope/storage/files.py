@@ -115,7 +115,10 @@ def save(value: object, path: str | Path, *, summary: str = "", metadata: Mappin
 
 
 def load(path: str | Path, *, model: nn.Module | None = None, device: torch.device | str | None = None) -> Any:
-    """Reads what `save` wrote, onto the CPU or another device: on the CPU predictions are the same, bit for bit.
+    """Reads what `save` wrote, onto the CPU or another device.
+
+    With the same processor and packages, predictions on the CPU are the same to the last bit. The tensors of a
+    ``model`` get the values and the memory layout of those in the file.
 
     A file holds no code, and none is run: networks made of torch's own layers are described in it, and others need the
     module whose weights these are.
