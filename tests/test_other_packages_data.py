@@ -1,4 +1,4 @@
-"""Data and networks of accelerate, skorch and PyTorch Geometric: the answers are those of plain arrays and modules."""
+"""Data and networks of accelerate and skorch: the answers are those of plain arrays and modules."""
 
 from __future__ import annotations
 
@@ -106,60 +106,3 @@ def test_a_net_of_skorch_that_was_not_fitted_is_refused() -> None:
         match=r"got a NeuralNetClassifier that was not fitted. Fit it first: net.fit\(X, y\)\.",
     ):
         bs.laplace(skorch.NeuralNetClassifier(Body), (x, labels), **OPTIONS)
-
-
-class Graphs(nn.Module):
-    """Two graph convolutions, the mean over the nodes of each graph, and a linear head."""
-
-    def __init__(self, convolution: Any, pool: Any) -> None:
-        super().__init__()
-        self.first, self.second, self.pool = convolution(3, 5), convolution(5, 4), pool
-        self.head = nn.Linear(4, 3)
-
-    def features(self, batch: Any) -> Tensor:
-        h = torch.tanh(self.first(batch.x, batch.edge_index))
-        out: Tensor = self.pool(torch.tanh(self.second(h, batch.edge_index)), batch.batch)
-        return out
-
-    def forward(self, batch: Any) -> Tensor:
-        out: Tensor = self.head(self.features(batch))
-        return out
-
-
-def test_the_head_of_a_network_of_graphs_is_read_from_its_features() -> None:
-    geometric = pytest.importorskip("torch_geometric", reason="pip install 'bayescope[dev]' brings torch_geometric")
-    from torch_geometric.data import Data
-    from torch_geometric.loader import DataLoader as GraphLoader
-    from torch_geometric.nn import GCNConv, global_mean_pool
-
-    assert geometric.__version__
-    graphs = []
-    for number in range(7):
-        nodes = 3 + number % 3
-        edges = torch.stack([torch.arange(nodes), (torch.arange(nodes) + 1) % nodes])
-        graphs.append(Data(x=normal(nodes, 3, seed=number), edge_index=edges, y=torch.tensor([number % 3])))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        module = Graphs(GCNConv, global_mean_pool).double()
-    batches = GraphLoader(graphs, batch_size=3, generator=torch.Generator())
-    with pytest.raises(bs.errors.InputTypeError, match=r"of graphs.*features of the last layer"):
-        bs.laplace(module, batches, likelihood="categorical")
-    with torch.no_grad():
-        data = [(module.features(batch), batch.y) for batch in batches]
-    q = bs.laplace(module.head, data, likelihood="categorical", structure="full", prior_precision=0.6)
-
-    def outputs(weight: Tensor, bias: Tensor) -> Tensor:
-        parameters = {"head.weight": weight, "head.bias": bias}
-        found = [torch.func.functional_call(module, parameters, (batch,)) for batch in batches]
-        return torch.cat(found)
-
-    jacobian = torch.cat(
-        [part.flatten(2) for part in torch.func.jacrev(outputs, (0, 1))(module.head.weight, module.head.bias)], -1
-    ).detach()
-    p = torch.softmax(outputs(module.head.weight, module.head.bias), 1).detach()
-    hessian = torch.diag_embed(p) - p[:, :, None] * p[:, None]
-    precision = torch.einsum("ncp,ncd,ndq->pq", jacobian, hessian, jacobian) + 0.6 * torch.eye(15, dtype=torch.float64)
-    posterior: Any = q
-    torch.testing.assert_close(posterior.precision.to_dense(), precision, rtol=1e-9, atol=1e-9)
-    covariance = torch.einsum("ncp,pq,ndq->ncd", jacobian, torch.linalg.inv(precision), jacobian)
-    torch.testing.assert_close(torch.as_tensor(q.predict(data).latent_cov), covariance, rtol=1e-9, atol=1e-9)

@@ -266,8 +266,7 @@ def pair_of(batch: object) -> tuple[Any, Any]:
     if hasattr(batch, "edge_index"):
         raise InputTypeError(
             f"data: expected batches whose rows are apart, got a {type(batch).__name__} of graphs, whose nodes share "
-            "edges. Give the features of the last layer, [(body(batch), batch.y) for batch in loader], and that layer "
-            "for the model."
+            "edges. Take network = bs.integrations.GraphNetwork(module, graphs) for the model, and network.data()."
         )
     raise InputTypeError(
         "data: expected batches (inputs, targets), (inputs, targets, weights of the rows) or dicts with 'labels', got "
