@@ -104,6 +104,8 @@ def run_python(block: Block, names: dict[str, Any]) -> str:
     said = io.StringIO()
     with warnings.catch_warnings(), contextlib.redirect_stdout(said):
         warnings.simplefilter("error")
+        # The import of PyTorch Geometric; Python shows no user a DeprecationWarning that comes from a package.
+        warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)
         exec(compile(block.code, block.place, "exec"), names)
     return said.getvalue()
 
