@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import bayescope as bs
-from bayescope.errors import InputError, InputTypeError, OptionError
+from bayescope.errors import InputError, InputTypeError, OptionError, UnsupportedError
 from tests.laplace.problems import normal
 
 geometric = pytest.importorskip("torch_geometric.data", reason="pip install 'bayescope[dev]' brings torch_geometric")
@@ -58,11 +59,11 @@ def module(rows: str, dropout: float = 0.0) -> nn.Module:
         return Convolutions(rows, dropout).double()
 
 
-def graphs(rows: str, count: int = 7, seed: int = 0) -> list[Any]:
-    """Rings of three to five nodes; y is of graphs or of nodes."""
+def graphs(rows: str, count: int = 7, seed: int = 0, sizes: Sequence[int] = (3, 4, 5)) -> list[Any]:
+    """Rings of so many nodes, in turn; y is of graphs or of nodes."""
     found = []
     for number in range(count):
-        nodes = 3 + number % 3
+        nodes = sizes[number % len(sizes)]
         edges = torch.stack([torch.arange(nodes), (torch.arange(nodes) + 1) % nodes])
         labels = (torch.arange(nodes) + number) % 3 if rows == "nodes" else torch.tensor([number % 3])
         found.append(geometric.Data(x=normal(nodes, 3, seed=seed + number), edge_index=edges, y=labels))
@@ -100,6 +101,26 @@ def test_the_posterior_of_all_weights_is_exact(rows: Any) -> None:
     torch.testing.assert_close(q.predict(some).latent_cov, answer.latent_cov[some], rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("structure", ["full", "diagonal", "kfac", "block"])
+@pytest.mark.parametrize(("count", "sizes"), [(20, (4,)), (30, (3, 4, 5)), (15, (2, 2, 2, 2, 3)), (16, (3, 4, 5))])
+def test_graphs_of_other_sizes_are_predicted_as_one_at_a_time(structure: str, count: int, sizes: Any) -> None:
+    """The nodes of 24 graphs, of which two change one node between them, fill a table of 24 rows as well."""
+    network = bs.integrations.GraphNetwork(module("graphs"), graphs("graphs", count, sizes=sizes))
+    q = laplace(network, network.data(), structure=structure)
+    for place in (0, 11):
+        new = network.add(graphs("graphs", 24, seed=50, sizes=[4] * place + [3, 5] + [4] * (22 - place)))
+        alone = torch.cat([torch.as_tensor(q.predict(number[None]).latent_cov) for number in new])
+        torch.testing.assert_close(torch.as_tensor(q.predict(new).latent_cov), alone, rtol=1e-9, atol=1e-9)
+
+
+def test_kronecker_factors_are_of_the_layers_after_the_pooling() -> None:
+    network = bs.integrations.GraphNetwork(module("graphs"), graphs("graphs", 20, sizes=(4,)))
+    note = laplace(network, network.data(), structure="kfac").record.notes["read in another structure"]
+    assert "first" in note
+    assert "second" in note
+    assert "head" not in note
+
+
 @pytest.mark.parametrize("rows", ROWS)
 def test_the_order_of_rows_and_the_form_of_graphs_change_nothing(rows: Any) -> None:
     given = graphs(rows)
@@ -132,10 +153,83 @@ def test_graphs_that_are_added_are_known_to_the_posterior(rows: Any) -> None:
 def test_a_mask_chooses_nodes() -> None:
     (graph,) = graphs("nodes", 1)
     network = bs.integrations.GraphNetwork(module("nodes"), graph, rows="nodes")
-    numbers, y = network.data(torch.tensor([True, False, True]))
-    assert numbers.tolist() == [0, 2]
-    assert torch.equal(y, graph.y[[0, 2]])
-    assert network.data([2, 0])[1].tolist() == graph.y[[2, 0]].tolist()
+    (without,) = graphs("nodes", 1, seed=9)
+    del without.y
+    for _ in range(2):
+        numbers, y = network.data(torch.tensor([True, False, True]))
+        assert numbers.tolist() == [0, 2]
+        assert torch.equal(y, graph.y[[0, 2]])
+        assert network.data([2, 0])[1].tolist() == graph.y[[2, 0]].tolist()
+        assert network.data()[0].tolist() == [0, 1, 2]
+        network.add(without)
+    (later,) = graphs("nodes", 1, seed=10)
+    assert network.data([1, *network.add(later)[1:].tolist()])[1].tolist() == [1, 1, 2]
+
+
+def test_graphs_without_targets_and_other_entries_are_predicted() -> None:
+    network = bs.integrations.GraphNetwork(module("graphs"), graphs("graphs"))
+    q = laplace(network, network.data())
+    before = torch.as_tensor(q.predict(torch.arange(7)).mean)
+    (new,) = graphs("graphs", 1, seed=9)
+    del new.y
+    new.name = "new"
+    number = network.add(new)
+    together = torch.as_tensor(q.predict(torch.cat([number, torch.arange(7)])).mean)
+    torch.testing.assert_close(together[1:], before)
+    torch.testing.assert_close(together[:1], torch.as_tensor(q.predict(number).mean))
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_data_sets_and_subsets_are_taken(rows: Any, tmp_path: Path) -> None:
+    given = graphs(rows)
+
+    class Rings(geometric.InMemoryDataset):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__(str(tmp_path))
+            self.data, self.slices = self.collate(given)
+
+    want = bs.integrations.GraphNetwork(module(rows), given, rows=rows).data()
+    for form in (Rings(), Rings()[:], torch.utils.data.Subset(given, range(7))):
+        network = bs.integrations.GraphNetwork(module(rows), form, rows=rows)
+        assert all(torch.equal(one, other) for one, other in zip(network.data(), want, strict=True))
+        assert network(want[0][-2:]).shape == (2, 3)
+
+
+class WithDefaults(nn.Module):
+    """A forward with one required argument and others that some graphs have no entry for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = module("graphs")
+
+    def forward(self, batch: Any, edge_weight: Any = None, y: Any = None) -> Tensor:
+        assert edge_weight is None
+        assert y is None
+        out: Tensor = self.network(batch.x, batch.edge_index, batch.batch)
+        return out
+
+
+class Misnamed(WithDefaults):
+    def forward(self, x: Any, edges: Any) -> Tensor:  # type: ignore[override]
+        raise AssertionError
+
+
+def test_arguments_have_the_names_of_entries() -> None:
+    given, numbers = graphs("graphs"), torch.arange(7)
+    want = bs.integrations.GraphNetwork(module("graphs"), given)(numbers)
+    assert torch.equal(bs.integrations.GraphNetwork(WithDefaults(), given)(numbers), want)
+    with pytest.raises(InputError, match=r"module: expected a forward .* got edges beside them\. Rename them"):
+        bs.integrations.GraphNetwork(Misnamed(), given)(numbers)
+
+
+@pytest.mark.global_rng  # initial weights
+def test_members_of_an_ensemble_share_their_graphs() -> None:
+    network = bs.integrations.GraphNetwork(module("graphs"), graphs("graphs"))
+    q = bs.ensemble(
+        lambda: bs.integrations.GraphNetwork(Convolutions("graphs").double(), network),
+        network.data(), likelihood="categorical", members=2, epochs=2, generator=0, progress=False,
+    )  # fmt: skip
+    assert q.predict(network.add(graphs("graphs", 2, seed=50))).mean.shape == (2, 3)
 
 
 @pytest.mark.parametrize("rows", ROWS)
@@ -164,32 +258,85 @@ def test_a_posterior_is_saved_without_the_graphs(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_refused_says_what_to_do() -> None:
+def test_what_is_no_graph_is_refused() -> None:
     given = graphs("graphs")
     network = bs.integrations.GraphNetwork(module("graphs"), given)
     batches = loaders.DataLoader(given, batch_size=3, generator=torch.Generator())
-    with pytest.raises(InputTypeError, match=r"of graphs.*bs\.integrations\.GraphNetwork\(module, graphs\)"):
+    with pytest.raises(InputTypeError, match=r"got graphs in a .*bs\.integrations\.GraphNetwork\(module, graphs\)"):
         bs.laplace(module("graphs"), batches, likelihood="categorical")
+    q = laplace(network, network.data())
+    for x in (given[0], given, batches):
+        with pytest.raises(InputTypeError, match=r"got graphs in a .*network\.add\(graphs\) for x"):
+            q.predict(x)
     with pytest.raises(OptionError, match="rows"):
         bs.integrations.GraphNetwork(module("graphs"), given, rows="edges")  # type: ignore[arg-type]
-    with pytest.raises(InputTypeError, match=r"graphs: expected torch_geometric\.data\.Data, got Tensor"):
+    with pytest.raises(InputTypeError, match=r"graphs: expected torch_geometric\.data\.Data or several, got Tensor"):
         bs.integrations.GraphNetwork(module("graphs"), normal(3, 2, seed=0))
+    hetero = geometric.HeteroData()
+    for several in (hetero, [given[0], hetero]):
+        with pytest.raises(InputTypeError, match=r"got HeteroData\. Give graph\.to_homogeneous\(\)"):
+            bs.integrations.GraphNetwork(module("graphs"), several)
     with pytest.raises(InputTypeError, match=r"module: expected a torch\.nn\.Module, got str"):
         bs.integrations.GraphNetwork("GCN", given)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="at least one graph"):
         network.add([])
-    with pytest.raises(InputError, match="whole numbers from 0 to 6"):
-        network(torch.tensor([7]))
-    with pytest.raises(InputError, match="whole numbers from 0 to 6"):
-        network(torch.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        (torch.tensor([7]), "numbers of rows from 0 to 6, got 7 to 7"),
+        (torch.zeros(3), r"whole numbers of shape \(N,\), got float32 of shape \(3,\)"),
+        (torch.zeros(0, dtype=torch.int64), r"got int64 of shape \(0,\)"),
+        (torch.ones(7, dtype=torch.bool), r"got a mask of bool\. network\.data\(mask\.bool\(\)\)\[0\]"),
+    ],
+)
+def test_numbers_that_are_no_rows_are_refused(numbers: Tensor, message: str) -> None:
+    network = bs.integrations.GraphNetwork(module("graphs"), graphs("graphs"))
+    with pytest.raises(InputError, match="x: expected .*" + message):
+        network(numbers)
+
+
+def test_targets_that_do_not_fit_are_refused() -> None:
+    given = graphs("graphs")
+    network = bs.integrations.GraphNetwork(module("graphs"), given)
+    with pytest.raises(InputError, match=r"where: .* a mask of uint8"):
+        network.data(torch.ones(7, dtype=torch.uint8))
+    with pytest.raises(InputError, match=r"where: expected a mask of shape \(7,\), got \(7, 2\)"):
+        network.data(torch.ones(7, 2, dtype=torch.bool))
     wrong = bs.integrations.GraphNetwork(module("graphs"), given, rows="nodes")
-    with pytest.raises(InputError, match="y with 3 targets, one for each of the nodes"):
+    with pytest.raises(InputError, match=r"y of shape \(3, \.\.\.\) in a graph"):
         wrong.data()
     with pytest.raises(InputError, match=r"outputs of shape \(27, C\), one for each of the nodes"):
         wrong(torch.tensor([0]))
-    del given[2].y
+    given[0].y = 2.0  # a number is a target too
+    assert network.data([0])[1].tolist() == [2.0]
+    given[0].y = torch.zeros(2)
+    with pytest.raises(InputError, match=r"y of shape \(1, \.\.\.\) .* Give y\[None\]"):
+        network.data()
+    del given[0].y
     with pytest.raises(InputError, match="got one without"):
-        bs.integrations.GraphNetwork(module("graphs"), given).data()
+        network.data()
+
+
+def test_dropout_before_the_pooling_of_graphs_is_refused() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        before = nn.ModuleDict({"dropout": nn.Dropout(0.2), "head": nn.Linear(3, 3)}).double()
+
+    class Early(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = before
+
+        def forward(self, x: Tensor, batch: Tensor) -> Tensor:
+            out: Tensor = self.parts["head"](convolutions.global_mean_pool(self.parts["dropout"](x), batch))
+            return out
+
+    for sizes in ((4,), (3, 4, 5)):
+        network = bs.integrations.GraphNetwork(Early(), graphs("graphs", 12, sizes=sizes))
+        with pytest.raises(UnsupportedError, match="where rows differ in size, as graphs do, put dropout after"):
+            bs.mc_dropout(network, network.data(), likelihood="categorical", epochs=1, progress=False)
 
 
 def test_rows_that_are_one_number_each_are_dropped_out() -> None:

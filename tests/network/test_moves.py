@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from bayescope.errors import InputError
 from bayescope.network import Network
 from bayescope.network.forward import moves_rows
+from bayescope.network.recording import separating
 from bayescope.network.trace import ORDER
 from bayescope.tape import LastHessian
 from tests.network.networks import Function, built, numbers
@@ -126,6 +128,37 @@ def test_rows_that_move_after_the_trace_are_refused(function: Any) -> None:
     with pytest.raises(InputError, match="moves the rows of this batch before they meet 'w', 'b'"):
         network.tape(batch(moved=True))
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_two_rows_in_each_others_places_are_found_whichever_they_are() -> None:
+    network = Network.trace(built(lambda: Function(sorted_rows, w=(3, 4), b=(3,))), unseen())
+    in_place, lengths = batch(moved=False)
+    for one, other in itertools.combinations(range(ROWS), 2):
+        exchanged = in_place.clone()
+        exchanged[[one, other]] = in_place[[other, one]]
+        with pytest.raises(InputError, match="moves the rows"):
+            network.tape((exchanged, lengths))
+
+
+def test_a_token_in_the_place_of_the_row_before_is_found_whichever_it_is() -> None:
+    """Rows of three and five tokens where all had four: their table has the same size, and one token is displaced."""
+    y = numbers(24, TOKENS + 1, 4)
+    lengths = torch.full((24,), TOKENS)
+    network = Network.trace(built(lambda: Function(ragged, w=(3, 4), b=(3,))), (y, lengths))
+    assert [part.kind for part in network.parts] == ["linear"]
+    for row in range(23):
+        other = lengths.clone()
+        other[row : row + 2] += torch.tensor([-1, 1])
+        with pytest.raises(InputError, match="moves the rows"):
+            network.tape((y, other))
+
+
+@pytest.mark.parametrize("rows", [2, 3, 6, 7, 20, 21, 70, 256])
+def test_of_any_two_rows_each_is_in_a_part_without_the_other(rows: int) -> None:
+    parts = separating(rows)
+    apart = (parts[:, :, None] & ~parts[:, None, :]).any(0)
+    assert torch.equal(apart, ~torch.eye(rows, dtype=torch.bool))
+    assert len(parts) == {2: 2, 3: 3, 6: 4, 7: 5, 20: 6, 21: 7, 70: 8, 256: 11}[rows]
 
 
 def test_a_last_layer_that_rows_reach_out_of_order_is_checked_as_well() -> None:

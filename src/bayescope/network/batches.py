@@ -19,6 +19,7 @@ from bayescope.network.inputs import (
     map_tensors,
     pair_of,
     placed,
+    refuse_graphs,
     take_rows,
 )
 from bayescope.network.shards import SAMPLER, Fingerprint, Shard, following, part_of, require_whole, shard_of
@@ -104,6 +105,7 @@ def as_data(data: Any) -> Any:
             f"data: expected batches that can be read in several passes, got a {type(data).__name__}, which is empty "
             "after one. Give list(batches), or a function without arguments that returns the batches anew."
         )
+    refuse_graphs(data)
     if isinstance(data, Dataset | DataLoader | Mapping | Sequence) or hasattr(data, "__array__"):
         return data
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and len(data):

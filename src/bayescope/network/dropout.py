@@ -26,6 +26,7 @@ from bayescope.network.forward import owned, reading
 from bayescope.network.inputs import Inputs, call, count_rows, map_tensors, take_rows, tensors
 from bayescope.network.interception import Args, Function, Interception, Kwargs, bound, plainly
 from bayescope.network.rewrites import multi_head_attention, scaled_dot_product_attention
+from bayescope.network.sites import row_folds
 from bayescope.network.vectorising import mapped
 from bayescope.private_draws import DROPOUT
 
@@ -225,7 +226,8 @@ def dropout_masks(module: nn.Module, x: Inputs, off: Collection[int] = frozenset
             f"{len(same)} for {PROBES}. Predict rows one at a time."
         )
     calls = zip(masks, alone, same, other, strict=True)
-    folded = [_folded(mask, one.input, before.input, after.input) for mask, one, before, after in calls]
+    folds = row_folds(module)
+    folded = [_folded(mask, one.input, before.input, after.input, folds) for mask, one, before, after in calls]
     return None if None in folded else tuple(mask for mask in folded if mask is not None)
 
 
@@ -256,7 +258,7 @@ def stacked(*parts: Inputs) -> Inputs:
     return map_tensors(lambda _: next(joined), parts[0])
 
 
-def _folded(mask: Mask, one: Tensor, before: Tensor, after: Tensor) -> Mask | None:
+def _folded(mask: Mask, one: Tensor, before: Tensor, after: Tensor, folds: Sequence[str]) -> Mask | None:
     """The mask with the way in which rows are folded: the one under which another second row changes that row alone.
 
     Args:
@@ -264,6 +266,7 @@ def _folded(mask: Mask, one: Tensor, before: Tensor, after: Tensor) -> Mask | No
         one: the call's input for one row.
         before: for `PROBES` rows, all alike.
         after: for those rows, of which the second is another one.
+        folds: in which rows of this network may lie.
 
     Returns:
         ``None`` where that row changes nothing, so that the way stays unknown.
@@ -273,15 +276,18 @@ def _folded(mask: Mask, one: Tensor, before: Tensor, after: Tensor) -> Mask | No
     """
     pairs = enumerate(zip(one.shape, before.shape, strict=True)) if one.ndim == before.ndim else ()
     axes = [axis for axis, (mine, size) in pairs if mine != size]
-    if one.ndim != before.ndim or len(axes) > 1 or any(before.shape[axis] != PROBES * one.shape[axis] for axis in axes):
+    one_length = before.shape == after.shape and all(before.shape[axis] == PROBES * one.shape[axis] for axis in axes)
+    foldable = "outer" in folds or all(one.shape[axis] == 1 for axis in axes)
+    if one.ndim != before.ndim or len(axes) > 1 or not (one_length and foldable):
         raise UnsupportedError(
             "model: expected dropout on a tensor that grows with the rows along one axis, got shape "
-            f"{tuple(one.shape)} for one row and {tuple(before.shape)} for {PROBES}. Let no row depend on the others."
+            f"{tuple(one.shape)} for one row and {tuple(before.shape)} for {PROBES}. Let no row depend on the others; "
+            "where rows differ in size, as graphs do, put dropout after they are pooled."
         )
     if not axes:
         return mask
     (axis,) = axes
-    # Rows of another size, as graphs have, are summed in another order: a difference of rounding is none.
+    # Rows of another size, as graphs have, are summed in another order: differences within rounding do not count.
     size = float(torch.where(before.isfinite(), before.abs(), 0).max()) if before.numel() else 0.0
     rounding = 8 * torch.finfo(before.dtype).eps * size
     different = ~torch.isclose(after, before, rtol=0, atol=rounding, equal_nan=True)

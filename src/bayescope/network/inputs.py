@@ -263,16 +263,27 @@ def pair_of(batch: object) -> tuple[Any, Any]:
         return _gathered(batch[0]), batch[1]
     if isinstance(batch, tuple | list) and len(batch) == 3:
         return _gathered(batch[0]), _beside(as_tensor(batch[1]), weights_of(batch))
-    if hasattr(batch, "edge_index"):
-        raise InputTypeError(
-            f"data: expected batches whose rows are apart, got a {type(batch).__name__} of graphs, whose nodes share "
-            "edges. Take network = bs.integrations.GraphNetwork(module, graphs) for the model, and network.data()."
-        )
+    refuse_graphs(batch)
     raise InputTypeError(
         "data: expected batches (inputs, targets), (inputs, targets, weights of the rows) or dicts with 'labels', got "
         f"{type(batch).__name__}{f' of length {len(batch)}' if isinstance(batch, tuple | list) else ''}. "
         "Several inputs go into a tuple: ((x1, x2), y)."
     )
+
+
+def refuse_graphs(value: object) -> None:
+    """Refuses graphs of PyTorch Geometric, a batch of them or a list.
+
+    Raises:
+        InputTypeError: if the value is one of these.
+    """
+    first = value[0] if isinstance(value, list) and value else value
+    if hasattr(first, "edge_index") and hasattr(first, "edge_attr"):  # a table may have a column of one name
+        raise InputTypeError(
+            f"data: expected arrays or batches that have an axis of rows, got graphs in a {type(value).__name__}. Take "
+            "network = bs.integrations.GraphNetwork(module, graphs) for the model, network.data() for the data, and "
+            "network.add(graphs) for x."
+        )
 
 
 def weights_of(batch: Sequence[Any]) -> Tensor:
@@ -331,6 +342,7 @@ def as_tensor(value: object) -> Tensor:
             f"x: expected arrays or tensors, got a {type(value).__name__}. Give it by itself to the posterior of a "
             "network, which reads its batches; an estimator takes tables."
         )
+    refuse_graphs(value)
     array = np.asarray(value)
     if array.dtype.kind == "O":
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -147,10 +149,24 @@ def _same(target: Target, f: Tensor) -> bool:
     return getattr(target, "node", None) is edge.node and target.output_nr == edge.output_nr
 
 
-# The random halves of a batch's rows on which their places are checked.
-HALVES = 4
+# So many cotangents at once check the places of rows.
+CHECKED_AT_ONCE = 4
 # Up to this many random weights the products of a tape are in float64, whatever the network computes in.
 FEW_WEIGHTS = 2**14
+
+
+def separating(rows: int) -> Tensor:
+    """The fewest parts of N rows such that of any two rows each is in a part without the other: bool, (K, N).
+
+    Each row is in ⌊K/2⌋ of the K parts, and no two rows are in the same ones; fewer parts separate fewer rows (Sperner
+    1928).
+    """
+    count = next(count for count in itertools.count(1) if math.comb(count, count // 2) >= rows)
+    chosen = itertools.islice(itertools.combinations(range(count), count // 2), rows)
+    found = torch.zeros(count, rows, dtype=torch.bool)
+    for row, parts in enumerate(chosen):
+        found[list(parts), row] = True
+    return found
 
 
 @final
@@ -270,22 +286,22 @@ class Recording:
     def _check_places(self) -> None:
         """Checks that the rows of this batch are where the trace has seen those of another one.
 
-        Cotangents that are zero in half of the rows have to be zero in these at every site. Rows that change places
-        are found out by each of the halves with a probability of one half at least.
+        Cotangents that are zero in half of the rows have to be zero in these at every site. Of any two rows each is
+        in a half without the other, so that every row in another's place is found.
         """
         if not self._in_doubt:
             return
         generator = torch.Generator().manual_seed(0)
-        zero = torch.stack([torch.randperm(self.rows, generator=generator) < self.rows // 2 for _ in range(HALVES)])
-        seeds = torch.randn(HALVES, *self._f.shape, generator=generator)
-        seeds[zero] = 0.0
-        with torch.inference_mode(False):
-            gradients = cotangents(self._f, [site.target for site in self._sites], seeds.to(self._f, copy=True))
-        uses = self._treatment.uses(self._sites, gradients, self.rows, self.outputs.dtype)
         moved: dict[str, None] = {}  # in order
-        for use in (use for of_one in uses.values() for use in of_one):
-            if use.layout.split(use.cotangents, self.rows, 1)[zero.to(self._f.device)].any():
-                moved |= dict.fromkeys(view.name for view in use.site.views)
+        for zero in separating(self.rows).split(CHECKED_AT_ONCE):
+            seeds = torch.randn(len(zero), *self._f.shape, generator=generator)
+            seeds[zero] = 0.0
+            with torch.inference_mode(False):
+                gradients = cotangents(self._f, [site.target for site in self._sites], seeds.to(self._f, copy=True))
+            uses = self._treatment.uses(self._sites, gradients, self.rows, self.outputs.dtype)
+            for use in (use for of_one in uses.values() for use in of_one):
+                if use.layout.split(use.cotangents, self.rows, 1)[zero.to(self._f.device)].any():
+                    moved |= dict.fromkeys(view.name for view in use.site.views)
         if moved:
             raise InputError(
                 f"inputs: the network moves the rows of this batch before they meet {', '.join(map(repr, moved))}, "

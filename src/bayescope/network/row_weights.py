@@ -62,7 +62,9 @@ def has_weights(data: Any) -> bool:
         return _is_triple(data)
     if isinstance(data, list):
         return bool(data) and _is_triple(data[0])
-    with private_draws():  # of an augmentation: its numbers tell nothing here
+    # Of an augmentation. If it draws from the global states of Python or NumPy, it draws once more than a fit does: to
+    # put these states back would have other threads see numbers twice.
+    with private_draws():
         if isinstance(data, DataLoader):
             return _is_triple(_first_of(data))
         if isinstance(data, IterableDataset):

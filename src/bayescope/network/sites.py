@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, ClassVar, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayescope.tape.lookup import LookupTape
 from bayescope.tape.outer import OuterTape
@@ -116,28 +116,43 @@ class Layout:
         return tensor if dim == skip else tensor.movedim(dim, skip)
 
 
-def candidates(shape: Sequence[int], rows: int, lead: int) -> Iterator[Layout]:
+FOLDS = ("alone", "outer", "inner")
+
+
+def row_folds(module: nn.Module) -> tuple[str, ...]:
+    """The folds in which the rows of a network may lie: all, or those that it names, or a part of it, as `row_folds`.
+
+    The layouts of a few rows do not hold for other ones where rows differ in size.
+    """
+    named: list[Sequence[str]] = [vars(part)["row_folds"] for part in module.modules() if "row_folds" in vars(part)]
+    return tuple(fold for fold in FOLDS if all(fold in each for each in named))
+
+
+def candidates(shape: Sequence[int], rows: int, lead: int, folds: Sequence[str] = FOLDS) -> Iterator[Layout]:
     """The layouts that the first ``lead`` dimensions of a shape allow, the commonest first."""
-    for fold in ("alone", "outer", "inner"):
+    for fold in folds:
         for dim in range(lead):
             if (shape[dim] == rows) if fold == "alone" else (shape[dim] % rows == 0 and shape[dim] > rows):
                 yield Layout(dim, fold)
 
 
-def layouts(cotangents: Tensor, lead: int, constant: Tensor | None = None) -> list[Layout]:
+def layouts(
+    cotangents: Tensor, lead: int, constant: Tensor | None = None, folds: Sequence[str] = FOLDS
+) -> list[Layout]:
     """The layouts under which the k-th of N cotangents, seeded in row k alone, is zero in all other rows.
 
     Args:
         cotangents: shape (N, *shape), one for each row.
         lead: how many of the first dimensions of the shape may hold rows.
         constant: a tensor of that shape that may not vary along the dimension of the rows, as its strides tell.
+        folds: those that rows may have.
 
     Returns:
         None where rows are mixed or none of the dimensions can hold them; one, as a rule. Cotangents that are zero
         throughout (a dead unit, an adapter that starts at zero) tell nothing: all that the shape allows are returned.
     """
     rows = cotangents.shape[0]
-    found = list(candidates(cotangents.shape[1:], rows, lead))
+    found = list(candidates(cotangents.shape[1:], rows, lead, folds))
     if constant is not None:
         found = [layout for layout in found if constant.stride(layout.dim) == 0]
     others = ~torch.eye(rows, dtype=torch.bool, device=cotangents.device)

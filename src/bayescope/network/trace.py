@@ -31,7 +31,7 @@ from bayescope.network.notes import ChangedInPlaceError, Computing
 from bayescope.network.parts import BatchReading, Derived, WeightPart, composed, last_layer, make_parts, starts
 from bayescope.network.recording import Treatment, autocast_now, checked_outputs, tape_dtype
 from bayescope.network.rowwise import rowwise
-from bayescope.network.sites import Layout, Site, WeightView, layouts
+from bayescope.network.sites import Layout, Site, WeightView, layouts, row_folds
 from bayescope.network.vectorising import dense
 from bayescope.network.weights import Choice, Weights
 from bayescope.precision.structure import PartInfo
@@ -282,7 +282,8 @@ class Probe:
         overwritten = frozenset(site.key for site in recorded.sites if site.overwritten)
         recorded = self.record(names, overwritten, computing=computing) if overwritten else recorded
         fewer = self.record(names, overwritten, FEWER, computing)
-        found, agreed = recorded.layouts(), fewer.layouts()
+        folds = row_folds(self.module)
+        found, agreed = recorded.layouts(folds), fewer.layouts(folds)
         settled: dict[Hashable, tuple[Layout, ...]] = {}
         refused: dict[str, str] = {}
         used = [site for site, _ in recorded.used]
@@ -403,11 +404,11 @@ class _Recorded:
         """The sites that f depends on, with their cotangents."""
         return [(site, g) for site, g in zip(self.sites, self.gradients, strict=True) if g is not None]
 
-    def layouts(self) -> dict[Hashable, list[list[Layout]]]:
+    def layouts(self, folds: Sequence[str]) -> dict[Hashable, list[list[Layout]]]:
         """For each key of a site the layouts that each of its occurrences may have."""
         found: dict[Hashable, list[list[Layout]]] = {}
         for site, g in self.used:
-            found.setdefault(site.key, []).append(layouts(g, site.lead, site.constant))
+            found.setdefault(site.key, []).append(layouts(g, site.lead, site.constant, folds))
         return found
 
     def is_head(self, parts: Sequence[WeightPart]) -> bool:
