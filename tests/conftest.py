@@ -22,6 +22,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 # What each test finds in the global generators, whichever ran before it, in whichever process.
 np.random.seed(0)  # noqa: NPY002
+torch.manual_seed(0)  # torch begins each process at another seed
 TORCH_STATE, NUMPY_STATE = torch.get_rng_state(), np.random.get_state()  # noqa: NPY002
 
 # The machines that run the tests are shared, so that no single example has a deadline; pytest's timeout guards instead.
