@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,15 @@ class ArrowSource:
     def kinds(self, names: Sequence[str]) -> dict[str, Kind]:
         """By the types of the columns: numbers are numeric, text and truth values are labels."""
         return {name: _kind(self.name, name, self._table.type_of(name)) for name in names}
+
+    def files(self) -> list[tuple[str, int]]:
+        """Each file, by its path below the folder that holds all of them, and how many rows it has, in order."""
+        fragments = list(self._dataset.get_fragments())
+        with reading(self.name):
+            rows = [fragment.count_rows() for fragment in fragments]
+        paths = [fragment.path for fragment in fragments]
+        folder = os.path.commonpath([os.path.dirname(path) for path in paths])
+        return [(os.path.relpath(path, folder), count) for path, count in zip(paths, rows, strict=True)]
 
     def blocks(self, rows: int, names: Sequence[str] | None = None) -> Iterator[ArrowBlock]:
         """The rows in order; all but the last block have as many as asked for."""

@@ -160,7 +160,7 @@ def read_known_table(source: Source, fitted: FittedTable) -> TrainingTable:
     features = frame.loc[places, list(fitted.kinds)].reset_index(drop=True)
     gone = len(frame) - len(places)
     roles = Roles(fitted.target, trials=fitted.trials)
-    return TrainingTable(source.name, roles, features, fitted.kinds, target, trials=trials, without_target=gone)
+    return TrainingTable(source.name, roles, features, fitted.kinds, target, places, trials=trials, without_target=gone)
 
 
 def _classes(source: Source, fitted: FittedTable, values: np.ndarray, places: np.ndarray) -> np.ndarray:

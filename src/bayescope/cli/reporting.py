@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from shlex import join, quote
+
+import numpy as np
+import pandas as pd
+
 from bayescope import checks
 from bayescope.cli.answer import answer
+from bayescope.cli.arrow_source import ArrowSource
 from bayescope.cli.fitted_table import FittedTable, read_known_table
 from bayescope.cli.model_files import load_model
-from bayescope.cli.opening import open_source
+from bayescope.cli.opening import STANDARD, open_source
+from bayescope.cli.source import Source, all_blocks
 from bayescope.cli.training_table import TrainingTable
 from bayescope.cli.writing import check_file
 from bayescope.errors import InputError, UnsupportedError, recorded_warnings
-from bayescope.report import report
+from bayescope.report import RowNames, write_report
 from bayescope_command.app import ReportOptions
 
 SUFFIXES = (".html", ".htm")
 REFERENCES = ("auto", "nuts", "none")
 FITTED = "the rows that the model was fitted to: the page's scores flatter it. Give rows that it has not seen"
+
+# What a column of identifiers is called: whole numbers under another name may be amounts that happen to differ.
+_IDENTIFIER = re.compile(r"(^|[^a-z])(id|ids|identifier|key|uuid|guid|nr|no|number)$|[a-z]I[Dd]$", re.IGNORECASE)
 
 
 def report_table(options: ReportOptions) -> None:
@@ -35,10 +47,11 @@ def report_table(options: ReportOptions) -> None:
             f"{model}: expected a model that `bayescope fit` saved, got one that Python saved, which does not tell its "
             "target. Report on it in Python: bayescope.report."
         )
-    table = read_known_table(open_source(path, missing=fitted.missing, again=True), fitted)
+    source = open_source(path, missing=fitted.missing, again=True)
+    table = read_known_table(source, fitted)
     judged, kept, note = _judged_rows(table, fitted, options.held_out)
     with recorded_warnings(passed_on=False) as warned:
-        report(
+        write_report(
             estimator,
             judged.features,
             judged.outcome,
@@ -47,6 +60,8 @@ def report_table(options: ReportOptions) -> None:
             reference=None if reference == "none" else reference,
             held_out=kept,
             random_state=options.seed,
+            row_names=_row_names(source, fitted, judged.places),
+            command=_command(options),
         )
     notes = [*note, *warned]
     if table.without_target:
@@ -66,3 +81,48 @@ def _judged_rows(table: TrainingTable, fitted: FittedTable, said: bool) -> tuple
         if test is not None and train.digest() == fitted.digest:
             return test, True, [f"{len(train)} rows were fitted; the {len(test)} others are judged"]
     return table, True if said else None, []
+
+
+def _row_names(source: Source, fitted: FittedTable, places: np.ndarray) -> RowNames:
+    """How a reader finds the rows in the file: by a column of identifiers where there is one, else by their number.
+
+    Args:
+        source: the table.
+        fitted: the columns that the model knows.
+        places: of the rows in the table, counted from 0.
+    """
+    known = {*fitted.kinds, fitted.target, fitted.weight, fitted.trials}
+    others = [name for name in source.header if name not in known]
+    if others:
+        cells = pd.concat([block.copied(others) for block in all_blocks(source, others)], ignore_index=True)
+        for name in others:
+            if _identifies(name, cells[name].astype(object)):
+                return RowNames(cells[name].astype(str).to_numpy(object)[places], name, f"rows are named by {name}")
+    files = source.files() if isinstance(source, ArrowSource) else []
+    if len(files) > 1:
+        ends = np.cumsum([rows for _, rows in files])
+        at = np.searchsorted(ends, places, side="right")
+        numbers = places - (ends - [rows for _, rows in files])[at] + 1
+        values = np.array([f"{number} of {files[file][0]}" for number, file in zip(numbers, at, strict=True)], object)
+        return RowNames(values, "row", "rows are counted from 1 in each file, below its header")
+    where = "" if str(source.name).endswith((".parquet", ".pq")) else ", below the header"
+    return RowNames((places + 1).astype(object), "row", f"rows are counted from 1{where}")
+
+
+def _identifies(name: str, cells: pd.Series) -> bool:
+    """Whether a column tells all rows apart, and holds text or what its name calls identifiers."""
+    if cells.isna().any() or (cells == "").any() or cells.duplicated().any():
+        return False
+    numbers = pd.to_numeric(cells, errors="coerce")
+    return bool(numbers.isna().all()) or _IDENTIFIER.search(name) is not None
+
+
+def _command(options: ReportOptions) -> str:
+    """The commands that write the report again, wherever they are pasted."""
+    words = ["bayescope", "report", str(options.model), str(options.table), "--out", str(options.out)]
+    words += [] if options.title is None else ["--title", options.title]
+    words += [] if options.reference == "auto" else ["--reference", options.reference]
+    words += ["--held-out"] if options.held_out else []
+    words += ["--seed", str(options.seed)]
+    piped = " < TABLE.csv  # the rows came from the standard input" if str(options.table) == STANDARD else ""
+    return f"cd {quote(str(Path.cwd()))}\n{join(words)}{piped}"

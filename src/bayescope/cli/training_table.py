@@ -103,6 +103,7 @@ class TrainingTable:
         features: numbers as float64, labels as text objects.
         kinds: of the features.
         target: what is predicted.
+        places: where the rows stand in the source, counted from 0, shape (N,).
         weights: how often each row counts, shape (N,), or ``None`` for once.
         trials: of which the target is the successes, shape (N,), or ``None``.
         without_target: how many rows were left out since they have no target.
@@ -113,6 +114,7 @@ class TrainingTable:
     features: pd.DataFrame
     kinds: dict[str, Kind]
     target: Target
+    places: np.ndarray
     weights: np.ndarray | None = None
     trials: np.ndarray | None = None
     without_target: int = 0
@@ -143,7 +145,8 @@ class TrainingTable:
         """The rows at some positions."""
         target = replace(self.target, values=self.target.values[rows])
         weights, trials = (None if each is None else each[rows] for each in (self.weights, self.trials))
-        return replace(self, features=self.features.iloc[rows], target=target, weights=weights, trials=trials)
+        features, places = self.features.iloc[rows], self.places[rows]
+        return replace(self, features=features, target=target, places=places, weights=weights, trials=trials)
 
     def split(self, share: float, seed: int) -> tuple[TrainingTable, TrainingTable | None, list[str]]:
         """The rows to learn from, those to judge by if the share is above 0, and no remarks.
@@ -206,6 +209,7 @@ def read_training_table(
         ),
         kinds={name: kinds[name] for name in names},
         target=target,
+        places=places,
         weights=weights,
         trials=trials,
         without_target=rows - len(places),

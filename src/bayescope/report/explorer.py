@@ -46,7 +46,7 @@ def _row(facts: Facts, reasons: Explanations, place: int, most: int) -> dict[str
     judged = facts.judged
     outputs = reasons.parts.shape[2]
     return {
-        "row": int(judged.index[row]),
+        "name": _called(judged.row_names.of_row(row)),
         "truth": _truth(facts, row),
         "predicted": _prediction(facts, row),
         "interval": _interval(facts, reasons, place),
@@ -97,7 +97,8 @@ def _scatter(facts: Facts) -> Figure:
     good = d.error[places] == 0 if classes else predicted.inside(judged.y)[places]
     names = ("right", "wrong") if classes else ("inside its 95 % interval", "outside")
     hover = [
-        f"row {judged.index[row]}\n{_prediction(facts, row)}\ntruth {_truth(facts, row)}\n± {plain(d.sd[row], 2)}"
+        f"{shorten(judged.row_names.of_row(row), 60)}\n{_prediction(facts, row)}\ntruth {_truth(facts, row)}\n"
+        f"± {plain(d.sd[row], 2)}"
         for row in places
     ]
     traces = []
@@ -130,7 +131,7 @@ def _list(facts: Facts) -> Table:
     judged, d = facts.judged, facts.doubt
     telling = [judged.columns[place] for place in _telling_columns(facts)]
     head = (
-        "row",
+        shorten(judged.row_names.noun, 24),
         "predicted",
         "sd" if not d.epistemic else "epistemic sd",
         "truth",
@@ -142,7 +143,7 @@ def _list(facts: Facts) -> Table:
         mark = " ✗" if wrong else ""
         rows.append(
             (
-                Cell(str(judged.index[row])),
+                Cell(shorten(str(judged.row_names.values[row]), 40)),
                 Cell(_prediction(facts, row)),
                 Cell(plain(d.sd[row], 2)),
                 Cell(_truth(facts, row) + mark, strong=wrong),
@@ -151,7 +152,8 @@ def _list(facts: Facts) -> Table:
         )
     note = "✗: the predicted class is wrong" if judged.classes else "✗: outside the 95 % interval"
     return Table(
-        f"The rows with the largest {'epistemic ' if d.epistemic else ''}uncertainty ({note})",
+        f"The rows with the largest {'epistemic ' if d.epistemic else ''}uncertainty ({note}; "
+        f"{judged.row_names.explained})",
         head,
         tuple(rows),
         frozenset(
@@ -172,6 +174,11 @@ def _telling_columns(facts: Facts) -> list[int]:
     order = [names.index(reasons.names[part]) for part in np.argsort(-size) if reasons.names[part] in names]
     order += [place for place in range(len(columns)) if place not in order]
     return order[:MOST_COLUMNS]
+
+
+def _called(name: str) -> str:
+    """The name of a row at the beginning of a heading."""
+    return shorten(f"{name[:1].upper()}{name[1:]}", 60)
 
 
 def _truth(facts: Facts, row: int) -> str:

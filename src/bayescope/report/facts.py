@@ -168,6 +168,7 @@ class Facts:
         reference: the other posteriors, compared with NUTS, and what was compared or why nothing was.
         held_out: whether the rows were kept from the fit, as the caller says; ``None`` if unknown.
         random_state: of everything that was drawn.
+        command: the shell commands that write the page again; empty for a call from Python.
     """
 
     judged: Judged
@@ -181,6 +182,7 @@ class Facts:
     reference: Reference
     held_out: bool | None
     random_state: int
+    command: str = ""
 
 
 def gathered(

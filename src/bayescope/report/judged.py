@@ -33,13 +33,51 @@ WIDE = 0.95
 
 @final
 @dataclass(frozen=True, eq=False)
+class RowNames:
+    """How a reader finds rows in the caller's table.
+
+    Attributes:
+        values: of N rows, such as "65", objects of shape (N,).
+        noun: what they are: "row", or the name of a column or of an index.
+        explained: how they are to be read, such as "rows are counted from 1, below the header".
+    """
+
+    values: np.ndarray
+    noun: str
+    explained: str
+
+    @classmethod
+    def of(cls, X: object) -> RowNames:
+        """Of a table of any kind: by the index of a pandas frame, else by position."""
+        if not isinstance(X, pd.DataFrame):
+            shape = np.shape(cast(Any, X)) if not hasattr(X, "shape") else X.shape
+            return cls(np.arange(shape[0]).astype(object), "row", "rows are numbered by position, from 0")
+        index = X.index
+        if isinstance(index, pd.MultiIndex):
+            values = np.array([" ".join(map(str, key)) for key in index], dtype=object)
+        else:
+            values = index.astype(str).to_numpy(dtype=object)
+        noun = " ".join(str(name) for name in index.names if name is not None)
+        return cls(values, noun or "row", "rows are named by the table's index")
+
+    def taken(self, places: np.ndarray) -> RowNames:
+        """The names of some rows."""
+        return replace(self, values=self.values[places])
+
+    def of_row(self, row: int) -> str:
+        """What one row is called, such as "row 65"."""
+        return f"{self.noun} {self.values[row]}"
+
+
+@final
+@dataclass(frozen=True, eq=False)
 class Judged:
     """N rows of a table with their truths.
 
     Attributes:
         X: the N rows, in the caller's own kind of table.
         y: the codes 0…K−1 of the classes, or the numbers of a regression, such as successes, shape (N,).
-        index: the rows' positions in the caller's table, shape (N,), ascending.
+        row_names: how a reader finds the rows in the caller's table.
         columns: the N rows as named columns.
         every: the columns of all rows that were given.
         every_y: the truths of all of them.
@@ -50,7 +88,7 @@ class Judged:
 
     X: object
     y: np.ndarray
-    index: np.ndarray
+    row_names: RowNames
     columns: tuple[Column, ...]
     every: tuple[Column, ...]
     every_y: np.ndarray
@@ -59,7 +97,10 @@ class Judged:
     trials: np.ndarray | None = None
 
     @classmethod
-    def of(cls, estimator: TableEstimator, X: object, y: object, random_state: int, most: int = MOST_ROWS) -> Judged:
+    def of(
+        cls, estimator: TableEstimator, X: object, y: object, random_state: int, most: int = MOST_ROWS,
+        row_names: RowNames | None = None,
+    ) -> Judged:  # fmt: skip
         """Checks a table and its truths against the estimator that is to be judged on them.
 
         Args:
@@ -69,11 +110,13 @@ class Judged:
                 the trials.
             random_state: the seed of the random part that is judged if there are too many rows.
             most: rows that are judged.
+            row_names: how a reader finds the rows; by default as X calls them.
 
         Raises:
             InputError: if there is not one truth for each row, one is missing, or it is of no known class.
             UnsupportedError: if a row has several truths.
         """
+        known = RowNames.of(X) if row_names is None else row_names
         names = getattr(estimator, "feature_names_in_", None)
         categorical = getattr(estimator, "categorical", None)
         X, features = _parted(estimator, X)
@@ -92,10 +135,10 @@ class Judged:
         index = np.arange(rows)
         if rows > most:
             index = np.sort(np.random.default_rng(random_state).choice(rows, most, replace=False))
-        table = X if len(index) == rows else take(X, index)
+        judged = X if len(index) == rows else take(X, index)
         columns = tuple(replace(column, values=column.values[index]) for column in every)
         target, trials = "y" if name is None else str(name), None if trials is None else trials[index]
-        return cls(table, values[index], index, columns, every, values, classes, target, trials)
+        return cls(judged, values[index], known.taken(index), columns, every, values, classes, target, trials)
 
     def __len__(self) -> int:
         return len(self.y)

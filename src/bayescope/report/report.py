@@ -32,7 +32,7 @@ from bayescope.plots.numbers import count
 from bayescope.report.blocks import Block, Explorer, Figure, Figures, Folded, Page
 from bayescope.report.comparing import comparison_page
 from bayescope.report.facts import Facts, gathered, reference_choice
-from bayescope.report.judged import Judged
+from bayescope.report.judged import Judged, RowNames
 from bayescope.report.sections import sections
 from bayescope.report.verdict import verdict
 
@@ -121,16 +121,54 @@ def report(
         ...     report(model, X[1::2], y[1::2], out=f"{folder}/iris.html", held_out=True, reference=None).name
         'iris.html'
     """
+    return write_report(
+        estimator, X, y, out=out, title=title, reference=reference, held_out=held_out, random_state=random_state
+    )
+
+
+def write_report(
+    estimator: Any,
+    X: object,
+    y: object,
+    *,
+    out: str | Path,
+    title: str | None,
+    reference: str | None,
+    held_out: bool | None,
+    random_state: int,
+    row_names: RowNames | None = None,
+    command: str = "",
+) -> WrittenReport:
+    """What `report` does, for rows that a command has read.
+
+    Args:
+        estimator: as for `report`, as what follows.
+        X: the table.
+        y: what happened.
+        out: the file to write.
+        title: the page's heading.
+        reference: what the posterior is held against.
+        held_out: whether the rows were kept from the fit.
+        random_state: the seed.
+        row_names: how a reader finds the rows; by default as X calls them.
+        command: the shell commands that write the page again; none for a call from Python.
+    """
     path = _file(out)
     reference_choice(reference)
     held_out = None if held_out is None else checks.flag("held_out", held_out)
     seed = checks.count("random_state", random_state, least=0)
     wrapped = Wrapped.of(estimator)
     check_is_fitted(wrapped.estimator)
-    judged = Judged.of(wrapped.estimator, wrapped.table(X), wrapped.targets(y), seed)
+    judged = Judged.of(
+        wrapped.estimator,
+        wrapped.table(X),
+        wrapped.targets(y),
+        seed,
+        row_names=RowNames.of(X) if row_names is None else row_names,
+    )
     facts = gathered(wrapped.estimator, judged, reference=reference, random_state=seed, held_out=held_out)
     notes = (*wrapped.notes(), *facts.fitted.notes)
-    facts = replace(facts, fitted=replace(facts.fitted, notes=notes))
+    facts = replace(facts, fitted=replace(facts.fitted, notes=notes), command=command)
     return _written(page_of(facts, title), path)
 
 

@@ -197,13 +197,12 @@ def _reproduction(facts: Facts) -> tuple[Block, ...]:
         f"estimator = bs.{model.model}({chosen}).fit(X_train, y_train)\n"
         f'bs.report(estimator, X, y, out="report.html"{held_out}, random_state={facts.random_state})'
     )
-    command = "bayescope report model.bayes table.csv --out report.html"
-    versions = Definitions(model.versions)
+    code = Code("Command line", facts.command) if facts.command else Code("Python", python)
     seed = aside(
         "Everything that is drawn here (bootstrap, simulations, the choice of rows) comes from the seed "
         f"{facts.random_state}; the same rows, model and versions give the same figures."
     )
-    return (Code("Python", python), Code("Command line", command), versions, seed)
+    return code, Definitions(model.versions), seed
 
 
 # The data -------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from bayescope.report import judged, statistics
 
 
 def rows_of(y: np.ndarray, classes: tuple[str, ...]) -> judged.Judged:
-    return judged.Judged(None, y, np.arange(len(y)), (), (), y, classes, "y")
+    return judged.Judged(None, y, judged.RowNames.of(y), (), (), y, classes, "y")
 
 
 def told_of(mean: np.ndarray, sd: np.ndarray, y: np.ndarray) -> judged.Predictions:

@@ -116,7 +116,7 @@ def test_a_column_is_swapped_in_any_table(kind):
     X = {"pandas": frame, "numpy": frame.to_numpy()}.get(kind)
     if X is None:
         X = pytest.importorskip("polars").DataFrame({"a": [1.0, 2.0, 3.0], "b": [4.0, 5.0, 6.0]})
-    judged = rows.Judged(X, np.zeros(3), np.arange(3), (), (), np.zeros(3), (), "y")
+    judged = rows.Judged(X, np.zeros(3), rows.RowNames.of(X), (), (), np.zeros(3), (), "y")
     swapped = np.asarray(judged.swapped(np.array([2, 0]), 1, np.array([1, 1])))
     assert swapped.tolist() == [[3.0, 5.0], [1.0, 5.0]]
     assert np.asarray(frame)[:, 1].tolist() == [4.0, 5.0, 6.0]

@@ -170,7 +170,7 @@
 
   function explain(place) {
     const row = explorer.rows[place];
-    document.getElementById("explanation-heading").textContent = `Row ${row.row} and its reasons`;
+    document.getElementById("explanation-heading").textContent = `${row.name} and its reasons`;
     const told = element("p", `Predicted ${row.predicted}, ${row.interval}. Truth: `, { class: "told" });
     told.append(element("span", row.truth, row.right === false ? { class: "wrong" } : {}));
     if (row.right === false) told.append(" (wrong)");
