@@ -156,6 +156,12 @@ Abstain = Annotated[
     float | None, typer.Option(help="Give no class where the most probable one is less probable than this.")
 ]
 Keep = Annotated[list[str] | None, typer.Option(help="Columns to copy, as a,b or one by one.")]
+Digits = Annotated[
+    str,
+    typer.Option(
+        help="known: round predictions to the digits that their standard errors leave known; full: keep all digits."
+    ),
+]
 ChunkRows = Annotated[
     int, typer.Option(help="Rows that are read at a time. It bounds the memory and changes no prediction.")
 ]
@@ -322,6 +328,7 @@ class PredictOptions:
     level: Level = 0.95
     abstain: Abstain = None
     keep: Keep = None
+    digits: Digits = "known"
     chunk_rows: ChunkRows = 65_536
     formulas: Formulas = False
     as_json: AsJson = False

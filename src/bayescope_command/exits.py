@@ -49,7 +49,7 @@ def exits(linger: float = LINGER) -> Iterator[None]:
     try:
         yield
     except (Stopped, KeyboardInterrupt) as stop:
-        raise _ended(INTERRUPTED, _code(stop), linger) from None
+        raise _ended(" ".join([INTERRUPTED, *getattr(stop, "__notes__", ())]), _code(stop), linger) from None
     except Exception as error:
         from bayescope.errors import BayescopeError, InputError, InputTypeError
         from bayescope.memory import refuse_ran_out

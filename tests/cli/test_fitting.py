@@ -1,6 +1,7 @@
 """`bayescope fit`: the same model as in Python, honest scores, one file, and fits that can be carried on."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -185,6 +186,10 @@ class TestNetworks:
         result = run("fit", table, *GIVEN, "--test-size", "0", "--out", cut)
         assert result.exit_code == 130, result.output
         assert {path.name for path in tmp_path.iterdir()} == {f"cut.bayes{part}.checkpoint" for part in left}
+        said = result.stderr.removeprefix("bayescope: interrupted; no file is half-written. ")
+        file, _, advice = said.partition(" has what was trained: ")
+        assert Path(file).exists()
+        assert advice == "the same command with --resume goes on from there.\n"
         monkeypatch.undo()
         assert refused(run("fit", table, *GIVEN, "--test-size", "0", "--out", cut), "Carry it on with --resume")
         result = run("fit", table, *GIVEN, "--test-size", "0", "--resume", "--out", cut)

@@ -68,7 +68,7 @@ def test_few_counts_are_a_regression_where_a_likelihood_is_given(tmp_path):
 def test_predictions_of_counts_are_counts_and_the_report_judges_them(tmp_path):
     fit(tmp_path, visits(), *LINEAR, "--no-refit")
     model, table, page = tmp_path / "m.bayes", tmp_path / "t.csv", tmp_path / "r.html"
-    assert run("predict", model, table, "--out", tmp_path / "p.csv").exit_code == 0
+    assert run("predict", model, table, "--out", tmp_path / "p.csv", "--digits", "full").exit_code == 0
     predicted = pd.read_csv(tmp_path / "p.csv")
     ends = predicted[["low", "high"]].to_numpy()
     assert (ends >= 0).all()
@@ -158,7 +158,12 @@ def test_an_exposure_is_a_column_of_the_fit_and_of_every_prediction(tmp_path, op
     own = bs.BayesianGeneralizedLinearModel(likelihood="poisson", random_state=0).fit(
         frame, "visits", exposure="months"
     )
-    assert run("predict", tmp_path / "m.bayes", tmp_path / "t.csv", "--out", tmp_path / "p.csv").exit_code == 0
+    assert (
+        run(
+            "predict", tmp_path / "m.bayes", tmp_path / "t.csv", "--out", tmp_path / "p.csv", "--digits", "full"
+        ).exit_code
+        == 0
+    )
     predicted = pd.read_csv(tmp_path / "p.csv")["mean"]
     np.testing.assert_allclose(predicted, own.predict(frame.drop(columns="visits")), rtol=1e-6)
     assert run("report", tmp_path / "m.bayes", tmp_path / "t.csv", "--out", tmp_path / "r.html").exit_code == 0
@@ -210,7 +215,7 @@ def test_ratings_are_fitted_and_predicted_as_ordered_classes(tmp_path, model):
     facts = json.loads(fit(tmp_path, ratings(), *ordinal, "--json"))
     assert facts["task"] == "classification"
     assert {"nll", "accuracy"} <= set(facts["held_out"]["scores"])
-    run("predict", tmp_path / "m.bayes", tmp_path / "t.csv", "--out", tmp_path / "p.csv")
+    run("predict", tmp_path / "m.bayes", tmp_path / "t.csv", "--out", tmp_path / "p.csv", "--digits", "full")
     rows = pd.read_csv(tmp_path / "p.csv")
     model = bs.load(tmp_path / "m.bayes")
     assert model.classes_.tolist() == [3, 4, 5]
@@ -277,7 +282,7 @@ def test_successes_of_trials_are_predicted_for_the_trials_that_are_given(tmp_pat
     assert 0.5 < scores["nll"] < 2.0
     own, features = bs.load(tmp_path / "m.bayes"), frame[["dose"]]
     alone = own.predict_distribution(features)
-    assert run("predict", tmp_path / "m.bayes", tmp_path / "t.csv", *new).exit_code == 0
+    assert run("predict", tmp_path / "m.bayes", tmp_path / "t.csv", *new, "--digits", "full").exit_code == 0
     found, count = pd.read_csv(tmp_path / "p.csv"), frame["animals"].to_numpy()
     np.testing.assert_allclose(found["mean"], count * alone.mean[:, 0])
     np.testing.assert_allclose(found["epistemic_sd"], count * np.sqrt(alone.epistemic[:, 0]), rtol=1e-6)
@@ -287,7 +292,7 @@ def test_successes_of_trials_are_predicted_for_the_trials_that_are_given(tmp_pat
     inside = ((found["low"].to_numpy() <= drawn) & (drawn <= found["high"].to_numpy())).mean(0)
     assert (inside > 0.93).all()
     assert (((found["low"].to_numpy() < drawn) & (drawn < found["high"].to_numpy())).mean(0) < 0.97).all()
-    told = run("predict", tmp_path / "m.bayes", written(tmp_path / "n.csv", features), *new)
+    told = run("predict", tmp_path / "m.bayes", written(tmp_path / "n.csv", features), *new, "--digits", "full")
     assert (
         "no column 'animals': predictions are of one trial, whose mean is the probability of a success" in told.output
     )
@@ -340,7 +345,7 @@ def test_trials_of_new_rows_are_checked_and_a_comparison_takes_none(tmp_path):
     table = written(
         tmp_path / "n.csv", litters().assign(animals=lambda frame: frame["animals"].where(frame.index != 4))
     )
-    result = run("predict", tmp_path / "m.bayes", table, "--out", tmp_path / "p.csv")
+    result = run("predict", tmp_path / "m.bayes", table, "--out", tmp_path / "p.csv", "--digits", "full")
     assert refused(result, f"n.csv: {WHOLE}, got no value")
     compared = run("compare", tmp_path / "t.csv", "--target", "visits", "--likelihood", "binomial")
     assert refused(compared, "expected one of a single column for compare, got 'binomial', whose target has two")

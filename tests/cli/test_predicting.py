@@ -48,7 +48,7 @@ def test_no_output_replaces_what_is_read(classes, table, tmp_path, how, command)
 @pytest.mark.parametrize("name", ["classes", "numbers"])
 def test_predictions_are_those_of_python(request, name, table, tmp_path):
     model = request.getfixturevalue(name)
-    found = predicted(model, table, tmp_path / "p.csv")
+    found = predicted(model, table, tmp_path / "p.csv", "--digits", "full")
     expected = own(model, mixed())
     pd.testing.assert_frame_equal(found, expected, check_exact=True, check_dtype=False)
     assert len(found) == 90
@@ -170,7 +170,7 @@ def test_kept_columns_may_not_be_called_like_predictions(numbers, tmp_path):
 
 def test_a_block_without_any_value_is_read_as_the_kinds_that_were_fitted(classes, tmp_path):
     frame = mixed(20).assign(age=np.nan, colour=None)
-    found = predicted(classes, written(tmp_path / "t.csv", frame), tmp_path / "p.csv")
+    found = predicted(classes, written(tmp_path / "t.csv", frame), tmp_path / "p.csv", "--digits", "full")
     expected = own(classes, frame)
     np.testing.assert_array_equal(found["p(sick)"], expected["p(sick)"])
 
@@ -188,7 +188,7 @@ def test_models_that_python_saved_predict_too(kind, tmp_path):
     model = kind(categorical=["ward"], random_state=0, **options).fit(X, frame["state"])
     model.save(tmp_path / "m.bayes")
     path = written(tmp_path / "t.csv", frame)
-    result = run("predict", tmp_path / "m.bayes", path, "--out", tmp_path / "p.csv", "--json")
+    result = run("predict", tmp_path / "m.bayes", path, "--out", tmp_path / "p.csv", "--digits", "full", "--json")
     assert result.exit_code == 0, (result.output, result.exception)
     assert json.loads(result.stdout)["unseen_labels"] == {}
     expected = model.predict_distribution(X).to_frame(classes=model.classes_)
@@ -202,7 +202,7 @@ def test_models_that_python_saved_predict_too(kind, tmp_path):
 def test_a_model_of_columns_without_names_predicts_no_table(tmp_path, table):
     frame = mixed()
     bs.BayesianLinearRegression().fit(frame[["age"]].to_numpy(), frame["cost"]).save(tmp_path / "m.bayes")
-    result = run("predict", tmp_path / "m.bayes", table, "--out", tmp_path / "p.csv")
+    result = run("predict", tmp_path / "m.bayes", table, "--out", tmp_path / "p.csv", "--digits", "full")
     assert refused(result, "expected a model that was fitted to named columns")
 
 
@@ -213,6 +213,6 @@ def test_a_model_whose_file_was_altered_ends_in_one_line(table, tmp_path):
     (features,) = (node["PolynomialFeatures"] for node in manifest["objects"] if "PolynomialFeatures" in node)
     features["n_features_in_"] = 3
     path.write_bytes(framed(manifest, tensors))
-    result = run("predict", path, table, "--out", tmp_path / "p.csv")
+    result = run("predict", path, table, "--out", tmp_path / "p.csv", "--digits", "full")
     assert refused(result, "m.bayes: expected a model that answers for these inputs, got ")
     assert not (tmp_path / "p.csv").exists()

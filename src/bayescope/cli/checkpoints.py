@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -13,6 +14,7 @@ from bayescope.errors import InputError
 from bayescope.estimators.mlp_posteriors import POSTERIORS
 from bayescope.training.checkpoint import named, refuse_other_call
 from bayescope_command.app import FitOptions
+from bayescope_command.process import Stopped
 
 ENDING = ".checkpoint"
 # Of the fit to the rows that are not held out.
@@ -77,6 +79,17 @@ class Checkpoints:
             else f"expected the checkpoint of an interrupted fit, got none at {self.last}"
         )
         return [f"--resume: {why}; it was fitted from the start"]
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """A stretch whose interruption says how the fit goes on, where a checkpoint is there to go on from."""
+        try:
+            yield
+        except (Stopped, KeyboardInterrupt) as stop:
+            left = self._files()
+            if left:
+                stop.add_note(f"{left[-1]} has what was trained: the same command with --resume goes on from there.")
+            raise
 
     def remove(self) -> None:
         """Takes the files away, once the model is saved."""

@@ -68,7 +68,7 @@ def fit_table(options: FitOptions) -> None:
             checkpoints = Checkpoints.beside(out, estimator, resume=options.resume)
             notes = [*checkpoints.remarks(options.model, resume=options.resume), *notes]
             begun = time.perf_counter()
-            with recorded_warnings(passed_on=False) as warned:
+            with checkpoints.kept(), recorded_warnings(passed_on=False) as warned:
                 held_out, model = None, None
                 if judges is not None:
                     model = _fit(estimator, train, checkpoints.first)

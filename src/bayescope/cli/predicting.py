@@ -18,6 +18,7 @@ from bayescope.cli.fitted_table import notes_on_unseen
 from bayescope.cli.header import find, split_names
 from bayescope.cli.model_files import load_model
 from bayescope.cli.opening import STANDARD, open_source
+from bayescope.cli.rounding import rounded
 from bayescope.cli.target import check_trials
 from bayescope.cli.writing import check_out, sink
 from bayescope.errors import InputError, UnsupportedError
@@ -30,6 +31,7 @@ from bayescope_command.app import PredictOptions
 # Rows that are predicted at once, counted from the first one of the table: sums of floating-point numbers depend on how
 # many are taken together, and so predictions would depend, in their last digits, on how many rows are read at a time.
 TOGETHER = 4096
+DIGITS = ("known", "full")
 
 
 @final
@@ -72,6 +74,7 @@ def predict_table(options: PredictOptions) -> None:
         checks.fraction("--abstain", abstain)
     if level != 0:
         checks.fraction("--level", level)
+    checks.choice("--digits", options.digits, DIGITS)
     chunk = TOGETHER * -(-checks.count("--chunk-rows", options.chunk_rows) // TOGETHER)
     check_out(out, options.model, options.table)
     estimator, table = load_model(options.model)
@@ -95,6 +98,7 @@ def predict_table(options: PredictOptions) -> None:
                 some = slice(start, start + TOGETHER)
                 of_rows = None if given is None else given[some]
                 rows = _predicted(estimator, frame.iloc[some], of_rows, level, abstain, count)
+                rows = rounded(rows, is_classifier(estimator)) if options.digits == "known" else rows
                 write(rows if copied is None else _beside(copied.iloc[start : start + TOGETHER], rows))
             report(count.rows // TOGETHER, None, f"{count.rows:,} rows")
         if not count.rows:
