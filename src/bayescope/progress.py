@@ -22,11 +22,29 @@ Report = Callable[[int, int | None, str], None]
 
 # A bar inside another one stays hidden: the outer one says what a person waits for.
 _drawn: ContextVar[bool] = ContextVar("a bar is drawn", default=False)
+_listener: ContextVar[Report | None] = ContextVar("who hears each step", default=None)
+
+
+@contextmanager
+def listening(listener: Report) -> Iterator[None]:
+    """The listener hears each step of all work inside, whether a bar is drawn or not.
+
+    What it raises ends the work. Exceptions that are no `Exception` pass through the library as Ctrl-C does.
+
+    Args:
+        listener: takes how many steps are done, how many there are, and the bar's verb with the step's name. Samplers
+            call it from a thread of their own.
+    """
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
 
 
 @contextmanager
 def progress_bar(doing: str, *, visible: bool = True, patience: float = 0.0) -> Iterator[Report]:
-    """A bar that names the step which runs, counts those done and tells the time.
+    """A bar that names the step which runs, counts those done and tells the time; a listener hears the steps as well.
 
     Args:
         doing: the verb before each name, such as "fitting".
@@ -37,6 +55,20 @@ def progress_bar(doing: str, *, visible: bool = True, patience: float = 0.0) -> 
         A function to call before each step, with how many steps are done, how many there are (``None`` where
         nobody knows), and the step's name.
     """
+    listener = _listener.get()
+    with _drawn_bar(doing, visible=visible, patience=patience) as draw:
+
+        def report(done: int, steps: int | None, name: str) -> None:
+            if listener is not None:
+                listener(done, steps, f"{doing} {name}")
+            draw(done, steps, name)
+
+        yield report
+
+
+@contextmanager
+def _drawn_bar(doing: str, *, visible: bool, patience: float) -> Iterator[Report]:
+    """What draws each step that it is told, if anything does."""
     bar = _bar() if visible and not _drawn.get() and present().first else None
     if bar is None:
         yield lambda done, steps, name: None

@@ -224,6 +224,13 @@ BandLevel = Annotated[float, typer.Option(help="Probability of the bands.")]
 GalleryFolder = Annotated[Path, typer.Option(help="Folder for the pictures (png).", show_default=False)]
 Only = Annotated[list[str] | None, typer.Option(help="Draw this picture only; repeatable. An unknown name lists all.")]
 
+Port = Annotated[
+    int, typer.Option(min=0, max=65_535, help="Where the page is served on this machine; 0 for any free one.")
+]
+Browser = Annotated[
+    bool, typer.Option("--browser/--no-browser", help="Open the page in a browser, or only print its address.")
+]
+
 # --- the commands ----------------------------------------------------------------------------------------------------
 
 app = typer.Typer(
@@ -405,6 +412,19 @@ class InfoOptions:
 
     model: Model
     as_json: AsJson = False
+
+
+@command("explore", "exploring:explore")
+@final
+@dataclass(frozen=True, kw_only=True)
+class ExploreOptions:
+    """Open a page on which points are added, dragged and relabelled, and every posterior answers at once.
+
+    The page is served on this machine alone and asks nothing of any network. Ctrl-C ends it.
+    """
+
+    port: Port = 0
+    browser: Browser = True
 
 
 @app.command()

@@ -185,7 +185,10 @@ def _launch(
         return float("nan"), np.zeros_like(theta)
 
     def expand(theta: np.ndarray) -> dict[str, np.ndarray]:
-        advance()
+        try:
+            advance()
+        except BaseException as error:  # noqa: BLE001  likewise
+            failures.append(error)
         return {"theta": np.array(theta)}
 
     model = compiled_pyfunc.from_pyfunc(

@@ -1,0 +1,118 @@
+"""What the page can begin with: the rows, models and densities of the gallery's pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, final
+
+import numpy as np
+
+from bayescope.gallery import PICTURES, linear_models, network_posteriors, networks
+from bayescope.plots import marks
+
+State = dict[str, Any]
+
+
+@final
+@dataclass(frozen=True)
+class Preset:
+    """Something to begin with.
+
+    Attributes:
+        name: of the preset.
+        title: what the page calls it.
+        picture: of the gallery.
+        state: makes what the page's controls are set to.
+    """
+
+    name: str
+    title: str
+    picture: str
+    state: Callable[[], State] = field(repr=False)
+
+
+def _classes(X: np.ndarray, y: np.ndarray, view: marks.Span, **controls: Any) -> State:
+    points = np.column_stack([X, y]).round(3).tolist()
+    return {"kind": "classes", "points": points, "view": view, **controls}
+
+
+def _numbers(x: np.ndarray, y: np.ndarray, view: marks.Span, **controls: Any) -> State:
+    points = np.column_stack([np.ravel(x), np.ravel(y)]).round(3).tolist()
+    return {"kind": "numbers", "points": points, "view": view, **controls}
+
+
+def _scene(scene: linear_models.Scene, **controls: Any) -> State:
+    prior_precision = scene.prior_precision
+    return _classes(scene.X, scene.y, scene.span, **{"prior_precision": prior_precision, **controls})
+
+
+def _borders() -> State:
+    X, y = linear_models.Borders().data
+    controls = {"model": "rbf", "bumps": "lattice", "count": 8, "width": 0.7, "prior_precision": 0.01}
+    return _classes(X, y, linear_models.SPAN, posterior="variational", **controls)
+
+
+def _network_moons() -> State:
+    scene, problem = network_posteriors.moons()
+    return _scene(scene, model="network", hidden=problem.widths[1])
+
+
+def _banana() -> State:
+    rows = networks.banana()
+    X, y = rows.x.numpy(), rows.y.numpy()
+    return _classes(X, y, ((-4.0, 4.0), (-3.2, 3.2)), model="network", hidden=10, prior_precision=0.3)
+
+
+def _evidence() -> State:
+    x, y, _, _ = linear_models.curve_rows()
+    controls = {"model": "rbf", "bumps": "lattice", "count": 9, "width": 0.25}
+    view = ((-1.0, 1.0), (-2.3, 2.3))
+    return _numbers(x, y, view, noise_sd=linear_models.NOISE_SD, **controls)
+
+
+def _gap() -> State:
+    rows = networks.gap()
+    x, y = rows.x.numpy(), rows.y.numpy()
+    controls = {"model": "rbf", "bumps": "lattice", "count": 12, "width": 0.6, "prior_precision": 1.0}
+    return _numbers(x, y, ((-3.0, 3.0), (-2.6, 2.6)), noise_sd=networks.NOISE_SD, **controls)
+
+
+def _sine() -> State:
+    problem = network_posteriors.curve()
+    x, y = (np.asarray(each) for each in problem.data)
+    controls = {"model": "network", "hidden": problem.widths[1], "prior_precision": problem.prior_precision}
+    return _numbers(x, y, ((-7.0, 7.0), (-9.0, 9.0)), noise_sd=network_posteriors.NOISE_SD, **controls)
+
+
+PRESETS: Sequence[Preset] = (
+    Preset(
+        "moons",
+        "Two moons, 30 bumps",
+        "predictive-surfaces",
+        lambda: _scene(linear_models.moons(), model="rbf", bumps="points", count=30, width=0.6),
+    ),
+    Preset("blobs", "Overlapping blobs", "predictive-surfaces", lambda: _scene(linear_models.blobs(), model="linear")),
+    Preset("borders", "Many separating borders", "many-borders", _borders),
+    Preset("network-moons", "Two moons, a network", "network-moons", _network_moons),
+    Preset("banana", "A banana, a network", "network-banana", _banana),
+    Preset("evidence", "A curve of bumps", "evidence-over-basis-functions", _evidence),
+    Preset("gap", "A curve with a gap", "network-underfitting", _gap),
+    Preset("sine", "A sine, a network", "network-sine", _sine),
+)
+
+
+@cache
+def presets() -> list[Mapping[str, Any]]:
+    """All presets with their states, and what the gallery says of their pictures."""
+    return [
+        {
+            "name": preset.name,
+            "title": preset.title,
+            "caption": PICTURES[preset.picture].caption,
+            "source": PICTURES[preset.picture].source,
+            "state": preset.state(),
+        }
+        for preset in PRESETS
+    ]
