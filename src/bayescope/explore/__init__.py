@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bayescope import checks
+from bayescope.explore.densities import DensityTask, density_answers, described
 from bayescope.explore.presets import presets
 from bayescope.explore.server import Question, Server
 from bayescope.explore.surfaces import answers
@@ -37,13 +38,15 @@ def answer(question: Question) -> Iterator[Mapping[str, Any]]:
     """
     ask = checks.choice("ask", question.get("ask"), ("start", "code", "answer"))
     if ask == "start":
-        yield {"part": "start", "presets": presets(), "why_not": _reasons()}
+        yield {"part": "start", "presets": presets(), "why_not": _reasons(), "densities": described()}
         return
-    task = Task.read(question)
+    task = DensityTask.read(question) if question.get("kind") == "density" else Task.read(question)
     if ask == "code":
         yield {"part": "code", "code": task.code()}
-        return
-    yield from answers(task, reference=bool(question.get("reference")))
+    elif isinstance(task, DensityTask):
+        yield from density_answers(task)
+    else:
+        yield from answers(task, reference=bool(question.get("reference")))
 
 
 def _reasons() -> Mapping[str, Mapping[str, str | None]]:

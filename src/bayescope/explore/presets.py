@@ -9,6 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
+from bayescope.explore.densities import DENSITIES
 from bayescope.gallery import PICTURES, linear_models, network_posteriors, networks
 from bayescope.plots import marks
 
@@ -103,6 +104,13 @@ PRESETS: Sequence[Preset] = (
 )
 
 
+def _density(name: str) -> Preset:
+    family = DENSITIES[name]
+    parameters = {key: each.value for key, each in family.parameters.items()}
+    state = {"kind": "density", "density": name, "parameters": parameters, "start": family.start}
+    return Preset(name, family.title, family.picture, lambda: {**state, "view": (family.view, (0.0, 1.0))})
+
+
 @cache
 def presets() -> list[Mapping[str, Any]]:
     """All presets with their states, and what the gallery says of their pictures."""
@@ -114,5 +122,5 @@ def presets() -> list[Mapping[str, Any]]:
             "source": PICTURES[preset.picture].source,
             "state": preset.state(),
         }
-        for preset in PRESETS
+        for preset in [*PRESETS, *map(_density, DENSITIES)]
     ]
