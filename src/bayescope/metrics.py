@@ -25,6 +25,8 @@ __all__ = ["Reliability", "auroc", "brier", "coverage", "crps", "ece", "nll", "o
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
+# Bins of confidence that a calibration error is over, wherever the library states one.
+BINS = 15
 # Probabilities may miss a sum of 1 by the rounding of float32 over many classes.
 _SUM_TOLERANCE = 1e-4
 # What scores a prediction p that is no table of one label a row.
@@ -97,7 +99,7 @@ def brier(probs: ArrayLike, y: ArrayLike) -> float:
     return float(squares.sum(1).mean() * (0.5 if table.shape[1] == 2 else 1.0))
 
 
-def ece(probs: ArrayLike, y: ArrayLike, bins: int = 15) -> float:
+def ece(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> float:
     """Expected calibration error Σ_b (n_b/N) ∣accuracy_b − confidence_b∣ over bins of equal width (Guo et al. 2017).
 
     Args:
@@ -114,7 +116,13 @@ def ece(probs: ArrayLike, y: ArrayLike, bins: int = 15) -> float:
     return float((diagram.count[filled] * gaps).sum() / diagram.count.sum())
 
 
-def reliability(probs: ArrayLike, y: ArrayLike, bins: int = 15) -> Reliability:
+def bin_of(confidence: Floats, bins: int = BINS) -> Labels:
+    """The bin of each confidence among bins of equal width over [0, 1], which hold their upper edges, shape (N,)."""
+    edges = np.linspace(0.0, 1.0, bins + 1)
+    return np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
+
+
+def reliability(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> Reliability:
     """Confidence and accuracy in bins of equal width, with the bands that a calibrated prediction stays in.
 
     Args:
@@ -128,7 +136,7 @@ def reliability(probs: ArrayLike, y: ArrayLike, bins: int = 15) -> Reliability:
     table, labels = _classified(probs, y)
     edges = np.linspace(0.0, 1.0, checks.count("bins", bins) + 1)
     confidence, right = table.max(1), table.argmax(1) == labels
-    where = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
+    where = bin_of(confidence, bins)
     count = np.bincount(where, minlength=bins)
     with np.errstate(invalid="ignore"):
         mean_confidence = np.bincount(where, confidence, minlength=bins) / count

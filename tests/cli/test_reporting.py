@@ -47,7 +47,19 @@ def test_of_the_fitted_table_only_held_out_rows_judge(classes, table, tmp_path):
 def test_the_command_on_the_page_writes_it_again(classes, table, tmp_path):
     """Pasted in a shell, in another folder: names with spaces and quotes are quoted."""
     out = tmp_path / "a page's.html"
-    run("report", classes, table, "--out", out, "--title", 'It\'s "mine" & yours', "--reference", "none", "--seed", "3")
+    run(
+        "report",
+        classes,
+        table,
+        "--out",
+        out,
+        "--title",
+        'It\'s "mine" & 5 % yours',
+        "--reference",
+        "none",
+        "--seed",
+        "3",
+    )
     page = out.read_text()
     out.unlink()
     made = subprocess.run(["sh", "-c", command(page)], cwd="/", capture_output=True, check=False)

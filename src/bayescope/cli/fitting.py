@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import distributed
 
+from bayescope import metrics
 from bayescope.cli.answer import answer, verbatim
 from bayescope.cli.arrow_source import large, several
 from bayescope.cli.checkpoints import Checkpoints, fitted_copy, named_fit
@@ -133,8 +134,9 @@ def _group() -> Iterator[None]:
 Facts = dict[str, Any]
 
 SCORES = {
-    "accuracy": "accuracy", "auroc": "AUROC", "nll": "NLL", "brier": "Brier", "ece": "calibration error",
-    "rmse": "RMSE", "crps": "CRPS", "coverage": "coverage of 95 % intervals",
+    "accuracy": "accuracy", "auroc": "AUROC", "nll": "NLL", "brier": "Brier",
+    "ece": f"calibration error, {metrics.BINS} bins", "rmse": "RMSE", "crps": "CRPS",
+    "coverage": "coverage of 95 % intervals",
 }  # fmt: skip
 TERMS = 5
 # Terms that move a prediction by less than this share of what the first one does are switched off.

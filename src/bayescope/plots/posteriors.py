@@ -164,8 +164,9 @@ def reliability_curves(probs: Mapping[str, np.ndarray], y: np.ndarray, *, ax: Ca
             width=2.75,
             height=2.55,
             title="Reliability",
-            subtitle=f"{len(y)} test rows in bins of confidence, the probability of the predicted class. Points, "
-            "larger for more rows: the share of a bin's rows that are right. Bands: where 95 % of points would fall "
+            subtitle=f"{len(y)} test rows in {metrics.BINS} bins of confidence, the probability of the predicted "
+            "class. Points, larger for more rows: the share of a bin's rows that are right. Bands: where 95 % of "
+            "points would fall "
             f"if the probabilities were true. Bars below 0: rows a bin, at most {largest}.",
             sharex=True,
             sharey=True,

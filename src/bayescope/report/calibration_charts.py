@@ -60,7 +60,7 @@ def reliability(c: ClassCalibration, classes: int) -> Figure:
         "Is it right as often as it says?",
         "Points on the dotted line are perfectly calibrated. Below it the model is too sure of itself, above it too "
         "modest. The bars behind the points are where 95 % of a calibrated model's points would fall; the foot counts "
-        "rows.",
+        f"rows. {len(filled)} of {len(r.count)} bins of confidence hold rows.",
         f"Reliability diagram over {len(filled)} bins of confidence: {outside} of them lie outside the band of a "
         "calibrated model.",
         traces,

@@ -144,7 +144,7 @@ def _reliability(comparison: Comparison) -> Figure:
     y = comparison.split.y_test
     for name, outcome in comparison.outcomes.items():
         assert isinstance(outcome.answers, ClassAnswers)
-        r = metrics.reliability(outcome.answers.probs, y, 10)
+        r = metrics.reliability(outcome.answers.probs, y)
         confidence, accuracy, count = (part[r.count > 0] for part in (r.confidence, r.accuracy, r.count))
         hover = [
             f"{style.label(name)}: confidence {percent(said)}\nright {percent(right)} of {n} rows"
@@ -154,8 +154,8 @@ def _reliability(comparison: Comparison) -> Figure:
         rows.append((style.label(name), fixed(metrics.ece(outcome.answers.probs, y), 4)))
     return _curves(
         curves,
-        ("Reliability", "Expected calibration error"),
-        "Share that is right against confidence, in ten bins of the test rows. Few rows a bin: mind the noise.",
+        ("Reliability", f"Expected calibration error, {metrics.BINS} bins"),
+        f"Share that is right against confidence, in {metrics.BINS} bins. Few rows a bin: mind the noise.",
         ("confidence", "share that is right"),
         1 / len(comparison.split.classes),
         ("posterior", "ECE"),

@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 
+from bayescope import metrics
 from bayescope.plots.numbers import alike, cell, count, fixed, percent, plain, tidy
 from bayescope.plots.style import shorten
 from bayescope.report import calibration_charts, effect_charts
@@ -44,7 +45,7 @@ SCORES = {
     "auroc": ("AUROC", 3, False, "how well it ranks: ½ is chance, 1 perfect"),
     "nll": ("NLL", 3, False, "mean −log p(truth), in nats; lower is better"),
     "brier": ("Brier score", 3, False, "squared error of the probabilities; lower is better"),
-    "ece": ("Calibration error", 3, False, "expected gap between confidence and accuracy"),
+    "ece": ("Calibration error", 3, False, f"expected gap between confidence and accuracy, {metrics.BINS} bins"),
     "rmse": ("RMSE", 3, False, "root mean square error, in the target's unit"),
     "crps": ("CRPS", 3, False, "error of the whole distribution, in the target's unit"),
     "coverage": (

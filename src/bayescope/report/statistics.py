@@ -9,6 +9,7 @@ from typing import final
 
 import numpy as np
 from scipy import stats
+from scipy.optimize import brentq
 from scipy.special import erf
 
 from bayescope import metrics
@@ -20,6 +21,8 @@ DRAWS, LEAST_DRAWS = 1000, 200
 # Weights held at a time, and drawn in all.
 BLOCK_NUMBERS, MOST_NUMBERS = 2**22, 2**25
 TAILS = (0.025, 0.975)
+# Areas under a curve that differ by less are equal.
+ROOM = 1e-9
 NORMAL_95 = float(stats.norm.ppf(TAILS[1]))
 
 Floats = np.ndarray
@@ -98,9 +101,11 @@ def class_scores(judged: Judged, predicted: Predictions, random_state: int) -> t
     ]
     if (shares > 0).all():
         classes = [1] if probs.shape[1] == 2 else range(probs.shape[1])
-        areas = [weighted_auroc(probs[:, k], y == k) for k in classes]
-        drawn = bootstrap(lambda weights: np.column_stack([area(weights) for area in areas]), len(y), random_state)
-        answers.insert(1, Score("auroc", metrics.auroc(probs, y), *_ends(drawn.mean(1, keepdims=True))[0], 0.5))
+        of_classes = [metrics.auroc(probs[:, k], (y == k).astype(int)) for k in classes]
+        ends = zip(*[newcombe(area, y == k) for k, area in zip(classes, of_classes, strict=True)], strict=True)
+        # Of several classes the ends are averaged, as if their errors were one: never too narrow.
+        low, high = (float(np.mean(end)) for end in ends)
+        answers.insert(1, Score("auroc", float(np.mean(of_classes)), low, high, 0.5))
     return tuple(answers)
 
 
@@ -160,12 +165,11 @@ def crps_rows(mean: Floats, sd: Floats, y: Floats) -> Floats:
     return answer
 
 
-def gap_in_bins(probs: Floats, y: Floats, bins: int = 15) -> Statistic:
+def gap_in_bins(probs: Floats, y: Floats) -> Statistic:
     """The expected calibration error of weighted rows, as a statistic."""
     confidence, right = probs.max(1), probs.argmax(1) == y
-    where = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
-    gaps = np.zeros((len(y), bins))
-    gaps[np.arange(len(y)), where] = right - confidence
+    gaps = np.zeros((len(y), metrics.BINS))
+    gaps[np.arange(len(y)), metrics.bin_of(confidence)] = right - confidence
 
     def weighted(weights: Floats) -> Floats:
         error: Floats = np.abs(weights @ gaps).sum(1, keepdims=True) / len(y)
@@ -182,26 +186,33 @@ def _ece(probs: Floats, y: Floats, random_state: int) -> Score:
     return Score("ece", value, max(0.0, float(low)), float(high))
 
 
-def weighted_auroc(score: Floats, positive: Floats) -> Callable[[Floats], Floats]:
-    """The weighted area under the ROC curve, Σ_u P_u (N_{<u} + ½ N_u)/(P N) over distinct scores u, as a statistic."""
-    order = np.argsort(score, kind="stable")
-    starts = np.flatnonzero(np.concatenate([[True], np.diff(score[order]) > 0]))
+def newcombe(area: float, positive: Floats) -> tuple[float, float]:
+    """The 95 % interval of an area A under the ROC curve: all θ with (A − θ)² ≤ z² V(θ).
 
-    def weighted(weights: Floats) -> Floats:
-        ranked = weights[:, order]
-        up = np.add.reduceat(ranked * positive[order], starts, axis=1)
-        down = np.add.reduceat(ranked * ~positive[order], starts, axis=1)
-        below = np.cumsum(down, axis=1) - 0.5 * down
-        with np.errstate(invalid="ignore"):
-            area: Floats = (up * below).sum(1) / (up.sum(1) * down.sum(1))
-        return area
+    V(θ) = θ(1 − θ) (1 + (N/2 − 1) ((1 − θ)/(2 − θ) + θ/(1 + θ)))/(N₀ N₁), as for exponential scores (Newcombe 2006,
+    "Confidence intervals for an effect size measure based on the Mann-Whitney statistic", part 2, method 5). As
+    Wilson's of a share, the interval is not empty where all positive rows are above all negative ones; the bootstrap's
+    is, since resampled rows are separated too.
 
-    return weighted
+    Args:
+        area: A.
+        positive: which of the N rows are positive, shape (N,); N₁ are.
+    """
+    ones = int(np.sum(positive))
+    pairs, rows = ones * (len(positive) - ones), len(positive)
+
+    def beyond(theta: float) -> float:
+        spread = 1.0 + (0.5 * rows - 1.0) * ((1.0 - theta) / (2.0 - theta) + theta / (1.0 + theta))
+        return (area - theta) ** 2 - NORMAL_95**2 * theta * (1.0 - theta) * spread / pairs
+
+    # At 0 and 1 the area itself is a root, from which the interval begins.
+    low = float(brentq(beyond, 0.0, area - ROOM)) if area > ROOM else 0.0
+    high = float(brentq(beyond, area + ROOM, 1.0)) if area < 1.0 - ROOM else 1.0
+    return low, high
 
 
 # Calibration ----------------------------------------------------------------------------------------------------------
 SIMULATIONS = 1000
-BINS, FEW_BINS, FEW_ROWS = 15, 10, 500
 PIT_BINS = 10
 EDGES = np.linspace(0.0, 1.0, PIT_BINS + 1)[1:-1]
 # The probabilities of the central intervals whose coverage is measured.
@@ -215,7 +226,7 @@ class ClassCalibration:
 
     Attributes:
         reliability: accuracy in bins of confidence, with the band of a calibrated model.
-        ece: the expected calibration error over 15 bins.
+        ece: the expected calibration error over the bins of `reliability`.
         expected: its mean over simulated truths from the model's own probabilities: what a calibrated model shows.
         limit: the 95 % quantile of those.
         share: the share of simulations with as large an error, the p-value of calibration.
@@ -296,13 +307,13 @@ def class_calibration(judged: Judged, predicted: Predictions, random_state: int)
     """
     probs, y = predicted.mean, judged.y
     confidence, right = probs.max(1), probs.argmax(1) == y
-    ece = metrics.ece(probs, y, BINS)
+    ece = metrics.ece(probs, y)
     simulated, chances = _of_calibrated(confidence, random_state)
     chance_low, chance_high = central(chances)
     sure = confidence >= 0.9
     of_sure = (float(confidence[sure].mean()), float(right[sure].mean())) if sure.any() else (np.nan, np.nan)
     return ClassCalibration(
-        metrics.reliability(probs, y, FEW_BINS if len(y) < FEW_ROWS else BINS),
+        metrics.reliability(probs, y),
         ece,
         float(simulated.mean()),
         float(np.quantile(simulated, 0.95)),
@@ -345,8 +356,7 @@ def number_calibration(judged: Judged, predicted: Predictions, random_state: int
 def _of_calibrated(confidence: np.ndarray, random_state: int) -> tuple[np.ndarray, np.ndarray]:
     """Calibration errors and gaps of rows that are right as often as they are said to be, each of shape (S,)."""
     generator = np.random.default_rng(random_state)
-    where = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
-    in_bin = np.eye(BINS)[where]
+    in_bin = np.eye(metrics.BINS)[metrics.bin_of(confidence)]
     rows, size = len(confidence), max(1, BLOCK_NUMBERS // len(confidence))
     expected = confidence @ in_bin
     errors, gaps = [], []

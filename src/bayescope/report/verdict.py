@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import numpy as np
+
 from bayescope.plots.numbers import alike, count, fixed, percent, plain
 from bayescope.report.blocks import Tone, Trust
 from bayescope.report.facts import Facts
@@ -11,6 +15,11 @@ from bayescope.report.statistics import ClassCalibration, Doubt, NumberCalibrati
 UNLIKELY = 0.05
 # Differences that a reader should act on: of probabilities, and of standard deviations.
 LARGE_GAP, LARGE_SPREAD = 0.03, 1.15
+# Differences that matter to nobody, however sure a test of many rows is of them: of probabilities and calibration
+# errors, of coverages, of standard deviations as a share of them, and of means in standard deviations.
+SMALL_GAP, SMALL_SHARE, SMALL_SPREAD, SMALL_BIAS = 0.01, 0.01, 0.03, 0.05
+# The width of a Gaussian's 95 % interval in standard deviations.
+WIDTH = 3.92
 # What rounds to no difference at all.
 EXACT = 0.0005
 # A calibrated model with errors up to this leaves hardly any room to see that another one is not.
@@ -71,21 +80,29 @@ def provenance(held_out: bool | None) -> tuple[Tone, str]:
 
 def _of_classes(c: ClassCalibration) -> Trust:
     over, under, unlikely = c.gap > c.chance_high, c.gap < c.chance_low, c.share < UNLIKELY
+    rejected = over or under or unlikely
+    over, under = over and c.gap >= SMALL_GAP, under and c.gap <= -SMALL_GAP
+    unlikely = unlikely and c.ece >= SMALL_GAP
     blunt = c.rows < FEW or c.limit > BLUNT
     side = f"{fixed(100 * abs(c.gap), 1)} percentage points {'less' if c.gap > 0 else 'more'} than it said"
     sentences = [
         f"On average it gave its predicted class a probability of {percent(c.confidence)}, and that class was right in "
         f"{percent(c.accuracy)} of the {count(c.rows, 'row')}: {'just as it said' if abs(c.gap) < EXACT else side}. "
         f"By chance a calibrated model could be off by {alike(100 * c.chance_low, 100 * c.chance_high)} points.",
-        f"Its expected calibration error is {fixed(c.ece, 3)}. On as many rows a perfectly calibrated model with the "
-        f"same probabilities would show {fixed(c.expected, 3)} on average, and more than {fixed(c.limit, 3)} one time "
-        "in twenty.",
+        f"Its expected calibration error, over {len(c.reliability.count)} bins, is {fixed(c.ece, 3)}. On "
+        "as many rows a perfectly calibrated model with the same probabilities would show "
+        f"{fixed(c.expected, 3)} on average, and more than {fixed(c.limit, 3)} one time in twenty.",
     ]
     number, sure, right = c.sure
     if number:
         sentences.append(
             f"In {count(number, 'row')} it was at least 90 % sure ({percent(sure)} on average); {percent(right)} of "
             "these were right."
+        )
+    small = rejected and not (over or under or unlikely)
+    if small:
+        sentences.append(
+            "The difference is more than chance, but below one percentage point: too small to matter in practice."
         )
     tone, headline = _class_headline(over, under, unlikely, blunt, c.gap)
     if blunt:
@@ -116,31 +133,67 @@ def _of_numbers(c: NumberCalibration, facts: Facts) -> Trust:
         f"Its errors are {plain(c.spread, 3)} times as large as its standard deviations say (95 % interval "
         f"{alike(c.spread_low, c.spread_high)}); a 95 % interval is {plain(c.width, 3)} wide on average{unit}.",
     ]
-    biased = c.bias_low > 0 or c.bias_high < 0
-    if biased:
+    found = _faults(c, wide)
+    if c.bias_low > 0 or c.bias_high < 0:
         side = "low" if c.bias > 0 else "high"
         sentences.append(
             f"It predicts too {side} on average, by {plain(abs(c.bias), 3)} (mean of truth − prediction: 95 % interval "
             f"{alike(c.bias_low, c.bias_high, 2)})."
         )
-    outside = (c.coverage < c.low) | (c.coverage > c.high)
-    tone, headline = _number_headline(c, bool(c.coverage[wide] < c.low[wide]), int(outside.sum()), biased)
+    if found.small:
+        sentences.append("Some of these differences are more than chance, but too small to matter in practice.")
+    tone, headline = _number_headline(c, found)
     if c.rows < FEW:
         sentences.append("So few rows show only gross faults: a passed test here is no certificate.")
     return Trust(tone, headline, tuple(sentences))
 
 
-def _number_headline(c: NumberCalibration, missed: bool, outside: int, biased: bool) -> tuple[Tone, str]:
-    if c.spread_low > 1:
-        tone: Tone = "bad" if missed or c.spread > LARGE_SPREAD else "caution"
+class _Faults(NamedTuple):
+    """What is wrong with intervals, beyond chance and by more than matters to nobody.
+
+    Attributes:
+        narrow: whether errors are larger than the standard deviations say.
+        wide: whether they are smaller.
+        missed: whether too many truths lie outside the 95 % intervals.
+        biased: whether predictions lean to one side.
+        outside: whether some coverage is off.
+        small: whether chance explains less than what was found, all of which is small.
+    """
+
+    narrow: bool
+    wide: bool
+    missed: bool
+    biased: bool
+    outside: bool
+    small: bool
+
+
+def _faults(c: NumberCalibration, wide: int) -> _Faults:
+    """Each test of chance, with the size of what it found."""
+    off = (c.coverage < c.low) | (c.coverage > c.high)
+    each = [
+        (c.spread_low > 1, c.spread >= 1 + SMALL_SPREAD),
+        (c.spread_high < 1, c.spread <= 1 - SMALL_SPREAD),
+        (c.coverage[wide] < c.low[wide], c.levels[wide] - c.coverage[wide] >= SMALL_SHARE),
+        (c.bias_low > 0 or c.bias_high < 0, abs(c.bias) >= SMALL_BIAS * c.width / WIDTH),
+        (off.any(), (off & (np.abs(c.coverage - c.levels) >= SMALL_SHARE)).any()),
+    ]
+    found = [bool(beyond_chance and large) for beyond_chance, large in each]
+    small = any(beyond_chance for beyond_chance, _ in each) and not any(found)
+    return _Faults(*found, small)
+
+
+def _number_headline(c: NumberCalibration, found: _Faults) -> tuple[Tone, str]:
+    if found.narrow:
+        tone: Tone = "bad" if found.missed or c.spread > LARGE_SPREAD else "caution"
         return tone, "Overconfident: its intervals are too narrow"
-    if missed:
+    if found.missed:
         return "bad", "Too many truths lie outside its 95 % intervals"
-    if biased:
+    if found.biased:
         return "caution", "Its intervals are wide enough, but its predictions lean to one side"
-    if c.spread_high < 1 and outside:
+    if found.wide and found.outside:
         return "caution", "Underconfident: its intervals are wider than they need to be"
-    if outside:
+    if found.outside:
         return "caution", "Right in width overall, but its errors have another shape than it thinks"
     if c.rows < FEW:
         return "unknown", "Nothing speaks against its intervals, but these are too few rows to tell"

@@ -84,8 +84,8 @@ def test_weighted_statistics_are_those_of_repeated_rows():
     weights = generator.integers(0, 4, size=(2, 60)).astype(float)
     weights[1] *= 60 / weights[1].sum()
     again = np.repeat(np.arange(60), weights[0].astype(int))
-    area = statistics.weighted_auroc(probs[:, 1], y == 1)(weights)[0]
-    assert area == pytest.approx(metrics.auroc(probs[again], y[again]))
+    gaps = statistics.gap_in_bins(probs, y)(weights)[0, 0]
+    assert gaps == pytest.approx(metrics.ece(probs[again], y[again]) * len(again) / 60)
     whole = np.ones((1, 60))
     assert statistics.gap_in_bins(probs, y)(whole)[0, 0] == pytest.approx(metrics.ece(probs, y))
 
@@ -97,6 +97,45 @@ def test_rows_of_scores_average_to_the_metrics():
         assert statistics.brier_rows(probs, y).mean() == pytest.approx(metrics.brier(probs, y))
     mean, sd, y = generator.normal(size=50), generator.exponential(size=50), generator.normal(size=50)
     assert statistics.crps_rows(mean, sd, y).mean() == pytest.approx(metrics.crps(mean, sd**2, y))
+
+
+def test_bins_of_a_calibration_error_are_one_thing():
+    """At the edges of the bins too, where rounding would decide otherwise."""
+    confidence = np.concatenate([np.arange(8, 16) / 15, np.linspace(0.5, 1.0, 400)])
+    y = np.random.default_rng(0).integers(2, size=len(confidence))
+    probs = np.column_stack([1 - confidence, confidence])
+    diagram = metrics.reliability(probs, y)
+    assert metrics.ece(probs, y) == statistics.gap_in_bins(probs, y)(np.ones((1, len(y))))[0, 0]
+    assert np.bincount(metrics.bin_of(confidence), minlength=metrics.BINS).tolist() == diagram.count.tolist()
+    inside = (diagram.edges[metrics.bin_of(confidence)] < confidence) & (
+        confidence <= diagram.edges[metrics.bin_of(confidence) + 1]
+    )
+    assert inside.all()
+
+
+@pytest.mark.parametrize(("ones", "rows"), [(24, 54), (5, 12), (300, 1000)])
+def test_an_area_of_1_has_an_interval(ones, rows):
+    """As Newcombe's equation has it, and as is the mirror image of an area of 0."""
+    positive = np.arange(rows) < ones
+    low, high = statistics.newcombe(1.0, positive)
+    assert high == 1.0
+    assert 0.5 < low < 1.0
+    assert statistics.newcombe(0.0, positive) == pytest.approx((0.0, 1.0 - low))
+    spread = low * (1 - low) * (1 + (rows / 2 - 1) * ((1 - low) / (2 - low) + low / (1 + low)))
+    assert (1.0 - low) ** 2 == pytest.approx(1.959964**2 * spread / (ones * (rows - ones)), rel=1e-5)
+
+
+@pytest.mark.parametrize("shift", [0.5, 1.5, 2.5])
+def test_intervals_of_an_area_hold_it(shift):
+    """In about 95 of 100 samples of 54 rows, however near to 1 the area is."""
+    generator = np.random.default_rng(0)
+    truth, positive = stats.norm.cdf(shift / np.sqrt(2)), np.arange(54) < 24
+    held = []
+    for _ in range(400):
+        score = generator.normal(size=54) + shift * positive
+        low, high = statistics.newcombe(metrics.auroc(stats.norm.cdf(score), positive.astype(int)), positive)
+        held.append(low <= truth <= high)
+    assert 0.92 <= np.mean(held) <= 0.99
 
 
 @pytest.mark.parametrize(("right", "rows"), [(0, 20), (20, 20), (7, 20), (812, 900)])

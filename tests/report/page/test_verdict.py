@@ -69,6 +69,31 @@ def test_numbers(facts_of, linear, said, shift, rows, tone, word):
     assert word in told.headline
 
 
+def test_what_is_more_than_chance_and_tiny_is_no_fault(facts_of, logistic, linear):
+    """A calibration error of .008 is good, also where a test of very many rows rejects; so are intervals 2 % off."""
+    facts = classes_with(facts_of(logistic), 1.0, 2000)
+    tiny = {"share": 0.001, "expected": 0.003, "limit": 0.005}
+    told = verdict.verdict(replace(facts, calibration=replace(facts.calibration, ece=0.008, gap=0.001, **tiny)))
+    assert (told.tone, told.headline) == ("good", "Its probabilities held on these rows")
+    assert any("more than chance, but below one" in sentence for sentence in told.sentences)
+    told = verdict.verdict(replace(facts, calibration=replace(facts.calibration, ece=0.02, gap=0.001, **tiny)))
+    assert told.tone == "caution"
+    gap = {"gap": 0.008, "chance_low": -0.002, "chance_high": 0.002, "ece": 0.009}
+    assert verdict.verdict(replace(facts, calibration=replace(facts.calibration, **gap))).tone == "good"
+    facts = numbers_with(facts_of(linear), 1.0, 0.0, 600)
+    c = facts.calibration
+    close = {"spread": 1.02, "spread_low": 1.01, "spread_high": 1.03, "bias": 0.01, "bias_low": 0.005, "bias_high": 1}
+    held = replace(c, coverage=c.levels + 0.005, low=c.levels - 0.001, high=c.levels + 0.001, **close)
+    told = verdict.verdict(replace(facts, calibration=held))
+    assert told.tone == "good", told
+    assert any("too small to matter" in sentence for sentence in told.sentences)
+    assert verdict.verdict(replace(facts, calibration=replace(held, bias=0.2))).tone == "caution"
+
+
+def test_the_number_of_bins_is_said(facts_of, logistic):
+    assert any("over 15 bins" in sentence for sentence in verdict.verdict(facts_of(logistic)).sentences)
+
+
 def test_rows_seen_in_training_are_never_good_news(facts_of, logistic):
     facts = classes_with(facts_of(logistic), 1.0, 2000)
     told = verdict.verdict(replace(facts, held_out=False))
