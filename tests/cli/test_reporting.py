@@ -98,7 +98,7 @@ def test_of_other_rows_only_the_caller_knows(classes, tmp_path):
     frame = mixed(50, seed=1).assign(state=lambda t: t["state"].where(t.index > 2))
     path, page = written(tmp_path / "other.csv", frame), tmp_path / "r.html"
     result = run("report", classes, path, "--out", page, "--reference", "none")
-    for said in ("It is unknown whether these rows", "No comparison with NUTS was asked for", "47 rows"):
+    for said in ("It is unknown whether these rows", "held against no reference, as was asked", "47 rows"):
         assert said in page.read_text()
     assert "3 rows without a target were left out" in result.stdout
     run("report", classes, path, "--out", page, "--held-out")

@@ -23,11 +23,12 @@ HOSTILE_LABEL = '"><img src=x onerror="window.broken = 1"><b>bold</b>'
 
 
 class Case(NamedTuple):
-    """A fitted estimator and rows that it was not fitted to."""
+    """A fitted estimator, rows that it was not fitted to, and (X, y) that it was fitted to."""
 
     estimator: Any
     X: Any
     y: Any
+    fitted: Any = None
 
     def judged(self) -> judged.Judged:
         return judged.Judged.of(self.estimator, self.X, self.y, 0)
@@ -54,26 +55,28 @@ def additive_classes() -> Case:
     X, signal = mixed(260, 0)
     y = pd.Series(np.where(signal + np.random.default_rng(1).logistic(size=260) > 0, "ill", "well"), name="outcome")
     model = NeuralAdditiveClassifier(**additive_options()).fit(X[:140], y[:140])
-    return Case(model, X[140:], y[140:])
+    return Case(model, X[140:], y[140:], (X[:140], y[:140]))
 
 
 @pytest.fixture(scope="session")
 def additive_numbers() -> Case:
     X, signal = mixed(260, 2)
     y = pd.Series(10.0 * signal + np.random.default_rng(3).normal(size=260), name="cost")
-    return Case(NeuralAdditiveRegressor(**additive_options()).fit(X[:140], y[:140]), X[140:], y[140:])
+    return Case(
+        NeuralAdditiveRegressor(**additive_options()).fit(X[:140], y[:140]), X[140:], y[140:], (X[:140], y[:140])
+    )
 
 
 @pytest.fixture(scope="session")
 def logistic() -> Case:
     X, y = _blobs(2)
-    return Case(BayesianLogisticRegression(standardize=True).fit(X[::2], y[::2]), X[1::2], y[1::2])
+    return Case(BayesianLogisticRegression(standardize=True).fit(X[::2], y[::2]), X[1::2], y[1::2], (X[::2], y[::2]))
 
 
 @pytest.fixture(scope="session")
 def three_classes() -> Case:
     X, y = _blobs(3)
-    return Case(BayesianLogisticRegression(standardize=True).fit(X[::2], y[::2]), X[1::2], y[1::2])
+    return Case(BayesianLogisticRegression(standardize=True).fit(X[::2], y[::2]), X[1::2], y[1::2], (X[::2], y[::2]))
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ import pytest
 import bayescope as bs
 from bayescope.errors import InputError, InputTypeError, MissingDependencyError, OptionError, UnsupportedError
 from bayescope.report import document, facts, judged, page_of, write_comparison
+from bayescope.report.reference import TrainingRows, standing
 
 
 def test_report_writes_one_file(logistic, tmp_path):
@@ -87,14 +88,20 @@ def test_a_page_that_cannot_be_written_leaves_nothing_behind(logistic, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nuts_is_refused_where_it_cannot_be(linear, logistic, tmp_path, monkeypatch):
-    with pytest.raises(UnsupportedError, match="reference='nuts': A BayesianLinearRegression is not compared"):
-        bs.report(linear.estimator, linear.X, linear.y, out=tmp_path / "r.html", reference="nuts")
+def test_nuts_is_refused_where_it_cannot_be(logistic, tmp_path, monkeypatch):
+    asked = {"out": tmp_path / "r.html", "reference": "nuts"}
+    with pytest.raises(
+        UnsupportedError, match=r"which needs the rows that the model was trained on: training=\(X, y\)"
+    ):
+        bs.report(logistic.estimator, logistic.X, logistic.y, **asked)
+    with pytest.raises(InputError, match=r"training: expected \(X, y\) or \(X, y, sample_weight\), got DataFrame"):
+        bs.report(logistic.estimator, logistic.X, logistic.y, training=logistic.X, **asked)
+    training = (logistic.X, logistic.y)
     monkeypatch.setitem(sys.modules, "nutpie", None)  # which is imported no more
     with pytest.raises(MissingDependencyError):
-        bs.report(logistic.estimator, logistic.X, logistic.y, out=tmp_path / "r.html", reference="nuts")
-    assert "pip install" in facts.compared(logistic.estimator, logistic.judged(), "auto", 0)[1]
-    assert "more than NUTS reads" in facts.compared(logistic.estimator, logistic.judged(), "auto", 0, most=10)[1]
+        bs.report(logistic.estimator, logistic.X, logistic.y, training=training, **asked)
+    found = standing(logistic.estimator, logistic.judged(), TrainingRows(*training), "auto", 0)
+    assert "pip install" in found.reason
 
 
 def test_long_tables_are_judged_in_part_and_it_is_said(logistic):
@@ -156,19 +163,3 @@ def test_a_comparison_is_a_page_of_its_own(comparison, tmp_path):
     assert set(figures) == {"agreement", "curves"}
     assert figures["agreement"]["layout"]["yaxis"]["title"]["text"] == "log odds of answer = yes &lt;sure&gt;"
     assert f"<strong>{comparison.table['nll'].min():.4f}</strong>" in html
-
-
-def test_the_reports_comparison_is_bs_compare(logistic, comparison):
-    asked = {}
-
-    def compare(template, X, y, *, random_state):
-        asked.update(template=template, rows=len(X), y=y, seed=random_state)
-        return comparison
-
-    asking = {"reference": "auto", "random_state": 3, "held_out": None}
-    found = facts.gathered(logistic.estimator, logistic.judged(), **asking, compare=compare)
-    assert asked["rows"] == 100
-    assert asked["seed"] == 3
-    assert asked["template"].get_params()["draws"] == facts.DRAWS
-    assert asked["y"].tolist() == list(logistic.y)
-    assert "Every posterior was fitted anew" in document(page_of(found))

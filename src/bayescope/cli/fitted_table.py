@@ -144,6 +144,8 @@ def read_known_table(source: Source, fitted: FittedTable) -> TrainingTable:
         find("TABLE", source.name, name, source.header)
     text = any(isinstance(label, str) for label in fitted.classes)
     kinds: dict[str, Kind] = {**fitted.kinds, **dict.fromkeys(beside, "categorical" if text else "numeric")}
+    weighted = fitted.weight is not None and fitted.weight in source.header
+    kinds |= {str(fitted.weight): "numeric"} if weighted else {}
     frame = fitted.frame(read_columns(source, kinds))
     known = frame[fitted.target].notna().to_numpy()
     if not known.any():
@@ -156,11 +158,12 @@ def read_known_table(source: Source, fitted: FittedTable) -> TrainingTable:
     if trials is not None:
         check_trials(source.name, str(fitted.trials), trials, lambda row: place_of(source, int(places[row])))
         check_domain(source, fitted.target, values, places, BINOMIAL, trials)
+    weights = frame[fitted.weight].to_numpy()[places] if weighted else None
     target = Target(fitted.target, values, fitted.task, "")
     features = frame.loc[places, list(fitted.kinds)].reset_index(drop=True)
     gone = len(frame) - len(places)
     roles = Roles(fitted.target, trials=fitted.trials)
-    return TrainingTable(source.name, roles, features, fitted.kinds, target, places, trials=trials, without_target=gone)
+    return TrainingTable(source.name, roles, features, fitted.kinds, target, places, weights, trials, gone)
 
 
 def _classes(source: Source, fitted: FittedTable, values: np.ndarray, places: np.ndarray) -> np.ndarray:

@@ -49,7 +49,11 @@ def report_table(options: ReportOptions) -> None:
         )
     source = open_source(path, missing=fitted.missing, again=True)
     table = read_known_table(source, fitted)
-    judged, kept, note = _judged_rows(table, fitted, options.held_out)
+    judged, kept, note, training = _judged_rows(table, fitted, options.held_out)
+    if options.training is not None:
+        training = _training_rows(options.training, fitted)
+    if training is not None and fitted.weight is not None and training.weights is None:
+        training = None  # of weighted rows whose weights the table lacks
     with recorded_warnings(passed_on=False) as warned:
         write_report(
             estimator,
@@ -59,6 +63,7 @@ def report_table(options: ReportOptions) -> None:
             title=options.title,
             reference=None if reference == "none" else reference,
             held_out=kept,
+            training=None if training is None else training.data,
             random_state=options.seed,
             row_names=_row_names(source, fitted, judged.places),
             command=_command(options),
@@ -72,15 +77,42 @@ def report_table(options: ReportOptions) -> None:
     answer(facts, *lines, f"wrote {out} ({size / 1e6:.1f} MB)", as_json=options.as_json)
 
 
-def _judged_rows(table: TrainingTable, fitted: FittedTable, said: bool) -> tuple[TrainingTable, bool | None, list[str]]:
-    """The rows to judge by, whether they were kept from the fit, and what to say of that."""
+def _judged_rows(
+    table: TrainingTable, fitted: FittedTable, said: bool
+) -> tuple[TrainingTable, bool | None, list[str], TrainingTable | None]:
+    """The rows to judge by, whether they were kept from the fit, what to say of that, and those that were fitted."""
+    train, test = _parts(table, fitted)
+    if train is None:
+        return table, True if said else None, [], None
+    if test is None:
+        return table, False, [FITTED], train
+    return test, True, [f"{len(train)} rows were fitted; the {len(test)} others are judged"], train
+
+
+def _parts(table: TrainingTable, fitted: FittedTable) -> tuple[TrainingTable | None, TrainingTable | None]:
+    """The rows of a table that were fitted, and those that were held out from them; nothing if it is another table."""
     if table.digest() == fitted.digest:
-        return table, False, [FITTED]
+        return table, None
     if fitted.test_size > 0:
         train, test, _ = table.split(fitted.test_size, fitted.seed)
         if test is not None and train.digest() == fitted.digest:
-            return test, True, [f"{len(train)} rows were fitted; the {len(test)} others are judged"]
-    return table, True if said else None, []
+            return train, test
+    return None, None
+
+
+def _training_rows(path: Path, fitted: FittedTable) -> TrainingTable:
+    """The rows that the model was fitted to, of the table that --training names.
+
+    Raises:
+        InputError: if they are not in it.
+    """
+    train, _ = _parts(read_known_table(open_source(path, missing=fitted.missing, again=True), fitted), fitted)
+    if train is None:
+        raise InputError(
+            f"--training: expected the table that the model was fitted to, {fitted.file!r} with {fitted.rows} rows, "
+            f"got {path}, whose rows are others. Name that table, or leave --training out."
+        )
+    return train
 
 
 def _row_names(source: Source, fitted: FittedTable, places: np.ndarray) -> RowNames:
@@ -123,6 +155,7 @@ def _command(options: ReportOptions) -> str:
     words += [] if options.title is None else ["--title", options.title]
     words += [] if options.reference == "auto" else ["--reference", options.reference]
     words += ["--held-out"] if options.held_out else []
+    words += [] if options.training is None else ["--training", str(options.training)]
     words += ["--seed", str(options.seed)]
     piped = " < TABLE.csv  # the rows came from the standard input" if str(options.table) == STANDARD else ""
     return f"cd {quote(str(Path.cwd()))}\n{join(words)}{piped}"

@@ -14,17 +14,10 @@ from bayescope.comparison.measures import best_cells, written
 from bayescope.plots import style
 from bayescope.plots.numbers import fixed, percent
 from bayescope.plots.posteriors import log_odds
-from bayescope.report.blocks import Block, Cell, Figure, Figures, Folded, Page, Paragraphs, Section, Table, aside
-from bayescope.report.facts import Reference
+from bayescope.report.blocks import Cell, Figure, Figures, Folded, Page, Section, Table, aside
 from bayescope.report.figures import axis, diagonal, dots, layout, table
 
 MOST_POINTS = 400
-
-
-def comparison_blocks(reference: Reference) -> tuple[Block, ...]:
-    """What was compared, or why nothing was."""
-    comparison, reason = reference
-    return (Paragraphs((reason,), "unknown"),) if comparison is None else (aside(reason), *blocks(comparison))
 
 
 def comparison_page(comparison: Comparison, title: str) -> Page:

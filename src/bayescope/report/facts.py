@@ -4,34 +4,21 @@ from __future__ import annotations
 
 import json
 import platform
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import singledispatch
 from importlib.metadata import version
 from typing import final
 
 import numpy as np
-import pandas as pd
-from sklearn.base import clone
 
-from bayescope import checks
-from bayescope.comparison import Comparison, compare
-from bayescope.errors import (
-    BayescopeError,
-    BayescopeWarning,
-    MissingDependencyError,
-    OptionError,
-    UndefinedQuantityError,
-    UnsupportedError,
-)
-from bayescope.estimators import BayesianLogisticRegression
+from bayescope.errors import UndefinedQuantityError
 from bayescope.estimators.base import TableEstimator
 from bayescope.plots import style
 from bayescope.posterior import Posterior
 from bayescope.progress import progress_bar
 from bayescope.report.judged import Judged, Predictions, predictions
 from bayescope.report.reasons import Explanations, Influence, explanations, influence
+from bayescope.report.reference import Standing, TrainingRows, standing
 from bayescope.report.statistics import (
     ClassCalibration,
     Doubt,
@@ -47,15 +34,7 @@ from bayescope.report.statistics import (
 # What approximations are called where the pictures' short name says too little.
 NAMES = {"conjugate": "exact (conjugate)"}
 PACKAGES = ("bayescope", "torch", "numpy", "scikit-learn")
-STEPS = ("predictions", "scores", "calibration", "effects", "single rows", "other posteriors")
-REFERENCES = ("auto", "nuts")
-# NUTS reads the table some 10⁵ times: this many numbers in it and the comparison stays under a minute on one core.
-MOST_NUMBERS = 100_000
-# Draws of the sampler: half its default, which knows a standard deviation to about 3 %.
-DRAWS = 500
-
-# A comparison of every posterior with NUTS, ``None`` if there is none, and what it was made of or why there is none.
-Reference = tuple[Comparison | None, str]
+STEPS = ("predictions", "scores", "calibration", "effects", "single rows", "the posterior")
 # A prior precision as estimators have it: of all weights, of each, of each term, or of each layer of a term.
 Precisions = float | np.ndarray | Mapping[str, "Precisions"]
 
@@ -165,7 +144,7 @@ class Facts:
         doubt: the rows that it knows least about.
         influence: what moves its predictions.
         explanations: of the rows that can be looked at one by one.
-        reference: the other posteriors, compared with NUTS, and what was compared or why nothing was.
+        standing: how wrong the posterior is.
         held_out: whether the rows were kept from the fit, as the caller says; ``None`` if unknown.
         random_state: of everything that was drawn.
         command: the shell commands that write the page again; empty for a call from Python.
@@ -179,7 +158,7 @@ class Facts:
     doubt: Doubt
     influence: Influence
     explanations: Explanations
-    reference: Reference
+    standing: Standing
     held_out: bool | None
     random_state: int
     command: str = ""
@@ -192,17 +171,17 @@ def gathered(
     reference: str | None,
     random_state: int,
     held_out: bool | None,
-    compare: Callable[..., Comparison] = compare,
+    training: TrainingRows | None = None,
 ) -> Facts:
     """Computes everything, with a bar for whoever waits.
 
     Args:
         estimator: fitted.
         judged: the rows.
-        reference: whether to compare the posteriors, as `report` takes it.
-        random_state: the seed of bootstrap, simulations, choices of rows, and the comparison.
+        reference: what the posterior is held against, as `report` takes it.
+        random_state: the seed of bootstrap, simulations, choices of rows, and the reference.
         held_out: whether the rows were kept from the fit.
-        compare: makes the comparison.
+        training: the rows that the model was fitted to.
     """
     classes = bool(judged.classes)
     with progress_bar("computing") as report:
@@ -218,7 +197,7 @@ def gathered(
         report(4, len(STEPS), STEPS[4])
         explained = explanations(estimator, judged, doubts.explorable)
         report(5, len(STEPS), STEPS[5])
-        against = compared(estimator, judged, reference, random_state, compare=compare)
+        stands = standing(estimator, judged, training, reference, random_state)
     return Facts(
         judged,
         predicted,
@@ -228,105 +207,7 @@ def gathered(
         doubts,
         moved,
         explained,
-        against,
+        stands,
         held_out,
         random_state,
     )
-
-
-def reference_choice(reference: str | None) -> str | None:
-    """Checks ``reference=``.
-
-    Raises:
-        OptionError: if it is not one of "auto", "nuts" and ``None``.
-    """
-    if reference is not None and reference not in REFERENCES:
-        raise OptionError.unknown("reference", reference, [*REFERENCES, "None"])
-    return reference
-
-
-def compared(
-    estimator: TableEstimator,
-    judged: Judged,
-    reference: str | None,
-    random_state: int,
-    most: int = MOST_NUMBERS,
-    compare: Callable[..., Comparison] = compare,
-) -> Reference:
-    """Compares the posteriors of the estimator's model if that was asked for, or, with "auto", if it is cheap.
-
-    Args:
-        estimator: fitted; its options are the template.
-        judged: the rows.
-        reference: "auto", "nuts" or ``None``.
-        random_state: of the split and the fits.
-        most: rows × weights up to which "auto" compares.
-        compare: makes the comparison.
-
-    Raises:
-        UnsupportedError: if "nuts" was asked for and NUTS does not sample this model.
-        MissingDependencyError: if "nuts" was asked for and the packages are not installed.
-    """
-    if reference is None:
-        return None, "No comparison with NUTS was asked for (reference=None)."
-    obstacle = _obstacle(estimator, judged)
-    if obstacle and reference == "nuts":
-        raise UnsupportedError(f"reference='nuts': {obstacle} Use reference='auto'.")
-    if obstacle:
-        return None, obstacle
-    numbers = len(judged) * sum(estimator.posterior_.sizes)
-    if numbers > most and reference == "auto":
-        return None, (
-            f"{len(judged)} rows and {sum(estimator.posterior_.sizes)} weights are more than NUTS reads in about a "
-            f"minute (rows × weights: {numbers}, at most {most}); reference='nuts' asks for it all the same."
-        )
-    try:
-        for package in ("nutpie", "arviz"):
-            checks.optional_package(package, extra="nuts")
-    except MissingDependencyError:
-        if reference == "nuts":
-            raise
-        return None, "NUTS is not installed here: pip install 'bayescope[nuts]' brings it."
-    return _run(estimator, judged, reference, random_state, compare)
-
-
-def _run(
-    estimator: TableEstimator,
-    judged: Judged,
-    reference: str,
-    random_state: int,
-    compare: Callable[..., Comparison],
-) -> Reference:
-    options = estimator.get_params(deep=False)
-    draws = {name: DRAWS for name in ("draws", "tune") if options[name] is None}
-    template = clone(estimator).set_params(posterior="nuts", **draws)
-    labels = pd.Series([judged.classes[code] for code in judged.y], name=judged.target)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", BayescopeWarning)  # they stand in the footnotes
-            comparison = compare(template, judged.X, labels, random_state=random_state)
-    except BayescopeError as error:
-        if reference == "nuts":
-            raise
-        return None, f"The comparison with NUTS ended in an error: {error}"
-    said = (
-        "Every posterior was fitted anew to three quarters of these rows and judged on the rest: its scores are not "
-        "those of the model above."
-    )
-    return comparison, said
-
-
-@singledispatch
-def _obstacle(estimator: TableEstimator, judged: Judged) -> str:  # noqa: ARG001
-    """Why the estimator's posteriors cannot be compared with NUTS; empty if they can be."""
-    return (
-        f"A {type(estimator).__name__} is not compared with NUTS: the comparison is for logistic and probit models, "
-        "whose weights NUTS samples in seconds."
-    )
-
-
-@_obstacle.register
-def _(estimator: BayesianLogisticRegression, judged: Judged) -> str:  # noqa: ARG001
-    if any(column.kind == "categorical" or np.isnan(column.values).any() for column in judged.columns):
-        return "The comparison with NUTS takes tables of numbers; this one has labels, or values missing."
-    return ""

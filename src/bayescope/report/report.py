@@ -19,6 +19,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from sklearn.utils.validation import check_is_fitted
@@ -31,8 +32,9 @@ from bayescope.files import staged
 from bayescope.plots.numbers import count
 from bayescope.report.blocks import Block, Explorer, Figure, Figures, Folded, Page
 from bayescope.report.comparing import comparison_page
-from bayescope.report.facts import Facts, gathered, reference_choice
+from bayescope.report.facts import Facts, gathered
 from bayescope.report.judged import Judged, RowNames
+from bayescope.report.reference import TrainingRows, reference_choice
 from bayescope.report.sections import sections
 from bayescope.report.verdict import verdict
 
@@ -76,6 +78,7 @@ def report(
     title: str | None = None,
     reference: str | None = "auto",
     held_out: bool | None = None,
+    training: tuple[object, object] | tuple[object, object, object] | None = None,
     random_state: int = 0,
 ) -> WrittenReport:
     """Judges a fitted estimator on a table and writes what was found as one HTML file that needs nothing else.
@@ -95,11 +98,12 @@ def report(
         y: what happened, for each row.
         out: the file to write, which ends in .html; one of that name is replaced.
         title: the page's heading, by default the estimator's name and what it predicts.
-        reference: "auto" compares every posterior of a logistic model with NUTS (`bayescope.compare`, on a split of
-            these rows) where rows × weights are at most 100,000, and says why not elsewhere; "nuts" insists; ``None``
-            leaves it out.
+        reference: "auto" holds the posterior of a logistic or an additive model against the exact one for its
+            training rows, by NUTS where that takes seconds and by importance sampling elsewhere, and says in one
+            sentence how wrong it is, or why nobody knows; "nuts" insists on NUTS; ``None`` leaves it out.
         held_out: whether these rows were kept from the fit. Only the caller knows; the file says it, or that it is
             unknown.
+        training: the rows that the estimator was fitted to, (X, y) or (X, y, sample_weight), which ``reference`` needs.
         random_state: the seed of everything that is drawn.
 
     Returns:
@@ -122,8 +126,9 @@ def report(
         'iris.html'
     """
     return write_report(
-        estimator, X, y, out=out, title=title, reference=reference, held_out=held_out, random_state=random_state
-    )
+        estimator, X, y, out=out, title=title, reference=reference, held_out=held_out, training=training,
+        random_state=random_state,
+    )  # fmt: skip
 
 
 def write_report(
@@ -135,6 +140,7 @@ def write_report(
     title: str | None,
     reference: str | None,
     held_out: bool | None,
+    training: tuple[object, ...] | None,
     random_state: int,
     row_names: RowNames | None = None,
     command: str = "",
@@ -149,6 +155,7 @@ def write_report(
         title: the page's heading.
         reference: what the posterior is held against.
         held_out: whether the rows were kept from the fit.
+        training: the rows that the estimator was fitted to.
         random_state: the seed.
         row_names: how a reader finds the rows; by default as X calls them.
         command: the shell commands that write the page again; none for a call from Python.
@@ -166,10 +173,28 @@ def write_report(
         seed,
         row_names=RowNames.of(X) if row_names is None else row_names,
     )
-    facts = gathered(wrapped.estimator, judged, reference=reference, random_state=seed, held_out=held_out)
+    facts = gathered(
+        wrapped.estimator, judged, reference=reference, random_state=seed, held_out=held_out,
+        training=_training_rows(wrapped, training),
+    )  # fmt: skip
     notes = (*wrapped.notes(), *facts.fitted.notes)
     facts = replace(facts, fitted=replace(facts.fitted, notes=notes), command=command)
     return _written(page_of(facts, title), path)
+
+
+def _training_rows(wrapped: Wrapped, training: object) -> TrainingRows | None:
+    """The rows that the estimator itself was fitted to, of those that the model was.
+
+    Raises:
+        InputError: if they are not (X, y) or (X, y, sample_weight).
+    """
+    if training is None:
+        return None
+    if not isinstance(training, tuple | list) or len(training) not in (2, 3):
+        raise InputError(f"training: expected (X, y) or (X, y, sample_weight), got {type(training).__name__}.")
+    X, y, *weights = training
+    given = None if not weights or weights[0] is None else np.asarray(weights[0], dtype=np.float64)
+    return TrainingRows(wrapped.table(X), wrapped.targets(y), given)
 
 
 def write_comparison(comparison: Comparison, path: str | Path, *, title: str | None = None) -> WrittenReport:

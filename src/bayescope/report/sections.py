@@ -27,11 +27,11 @@ from bayescope.report.blocks import (
     TrackBar,
     aside,
 )
-from bayescope.report.comparing import comparison_blocks
 from bayescope.report.explorer import explorer
 from bayescope.report.facts import Facts
 from bayescope.report.figures import axis, bars, layout, rounded, table
 from bayescope.report.reasons import Coefficients, Dependence, Effects
+from bayescope.report.standing import standing_blocks
 from bayescope.report.statistics import ClassCalibration, Score
 from bayescope.report.verdict import provenance
 from bayescope.tables import Column
@@ -67,7 +67,7 @@ def sections(facts: Facts) -> tuple[Section, ...]:
         Section("doubt", "Where the model doubts", (_doubt_lead(facts), explorer(facts)), "Doubt"),
         Section("effects", "What moves its predictions", _effects(facts), "Effects"),
         Section("data", "The data", _data(facts), "Data"),
-        Section("posteriors", "Other posteriors, against NUTS", comparison_blocks(facts.reference), "Posteriors"),
+        Section("posteriors", "How wrong is this posterior?", standing_blocks(facts), "Posterior"),
         Section("model", "The model", _model(facts), "Model"),
         Section("reproduce", "How to get this again", _reproduction(facts), "Reproduce"),
     )

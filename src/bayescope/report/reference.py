@@ -1,0 +1,513 @@
+"""How wrong a fitted posterior is: held against the exact one of its own model, prior and training rows.
+
+A model that is linear in its weights, or is used as its linearisation at the mode, has f = f₀ + J D^{-½} z with z ~
+N(0, I) under the prior, D the prior precisions. Of the directions of z only those matter that training rows see: with
+the singular value decomposition J D^{-½} = U S Vᵀ these are u = Vᵀ z, and the posterior of all other directions is the
+prior. So NUTS runs over a few coordinates u, in function space, however many weights there are; and where rows are too
+many for NUTS, the fitted posterior's own draws of u, weighted by the exact density over its own, take its place if
+Pareto k̂ allows it (Vehtari et al. 2024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import Any, Literal, NamedTuple, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayescope import checks
+from bayescope.additive.problem import AdditiveHyperparameters
+from bayescope.density import PARETO_K_LIMIT, convergence, nuts_draws, pareto_smoothed
+from bayescope.errors import BayescopeError, InputError, MissingDependencyError, OptionError, UnsupportedError
+from bayescope.estimators import BayesianLinearRegression, BayesianLogisticRegression
+from bayescope.estimators.additive_reading import AdditiveEstimator
+from bayescope.estimators.base import TableEstimator
+from bayescope.estimators.priors import WEAK_INTERCEPT, sparse_prior
+from bayescope.latent import DrawsLatent
+from bayescope.likelihoods import Likelihood
+from bayescope.linear.evidence import weight_prior
+from bayescope.models import Model
+from bayescope.posterior import GaussianPosterior, Posterior
+from bayescope.predictive import Predictive
+from bayescope.process_state import one_thread
+from bayescope.report.judged import Judged, take
+
+REFERENCES = ("auto", "nuts")
+# NUTS reads rows × directions some 10⁴ times: up to this many it takes seconds.
+MOST_NUMBERS = 300_000
+# Numbers of the Jacobian, and directions or rows of which a matrix is decomposed.
+MOST_JACOBIAN, MOST_SIDE = 2**25, 2000
+# Rows whose predictions are compared.
+MOST_ROWS = 500
+CHAINS, TUNE, DRAWS = 4, 150, 200
+# Chains that agree less than this are no reference.
+MIXED = 1.05
+# Draws of the fitted posterior that are weighed.
+WEIGHED = 4000
+# A direction whose posterior variance the rows change by less than this share is the prior's.
+SEEN = 1e-4
+# A posterior is of other rows if its mode is further than this from theirs, in squared sds for each direction.
+ELSEWHERE = 0.5
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TrainingRows:
+    """The rows that a model was fitted to, as the caller has them.
+
+    Attributes:
+        X: the table.
+        y: what happened.
+        weights: how often each row counted, shape (N,), or ``None`` for once.
+    """
+
+    X: object
+    y: object
+    weights: np.ndarray | None = None
+
+
+class Difference(NamedTuple):
+    """How far predictions are from the reference's: over the compared rows, and what the reference's noise is.
+
+    Attributes:
+        typical: the mean over the rows.
+        largest: of all rows.
+        noise: the mean over the rows of the reference's own standard error.
+    """
+
+    typical: float
+    largest: float
+    noise: float
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Standing:
+    """Where a posterior stands.
+
+    Attributes:
+        method: what it was held against: "exact" (nothing is approximate), "nuts", or "importance"; "" for nothing.
+        reason: why it was held against nothing; empty otherwise.
+        rows: training rows.
+        compared: rows whose predictions are compared.
+        directions: of function space.
+        linearized: whether the model is its linearisation at the mode.
+        mean: of the predictions: of probabilities, or of means in sds of the predictive distribution.
+        spread: of the epistemic sds, ∣sd/sd_reference − 1∣; ``None`` for a point.
+        ratio: the median of sd/sd_reference.
+        pareto_k: of importance weights from the posterior to the exact one; ``None`` where it has no density.
+        predictions: of each compared row by the reference and by the model, shape (n, 2).
+        sds: the epistemic sds of the same, shape (n, 2).
+    """
+
+    method: Literal["", "exact", "nuts", "importance"]
+    reason: str = ""
+    rows: int = 0
+    compared: int = 0
+    directions: int = 0
+    linearized: bool = False
+    mean: Difference | None = None
+    spread: Difference | None = None
+    ratio: float = 1.0
+    pareto_k: float | None = None
+    predictions: np.ndarray | None = None
+    sds: np.ndarray | None = None
+
+
+def reference_choice(reference: str | None) -> str | None:
+    """Checks ``reference=``.
+
+    Raises:
+        OptionError: if it is not one of "auto", "nuts" and ``None``.
+    """
+    if reference is not None and reference not in REFERENCES:
+        raise OptionError.unknown("reference", reference, [*REFERENCES, "None"])
+    return reference
+
+
+def standing(
+    estimator: TableEstimator,
+    judged: Judged,
+    training: TrainingRows | None,
+    reference: str | None,
+    random_state: int,
+    most: int = MOST_NUMBERS,
+) -> Standing:
+    """Holds the posterior against the exact one, if the rows are there and it fits seconds.
+
+    Args:
+        estimator: fitted.
+        judged: the rows whose predictions are compared.
+        training: those that it was fitted to.
+        reference: "auto", "nuts" or ``None``.
+        random_state: the seed of all draws.
+        most: rows × directions up to which "auto" takes NUTS.
+
+    Raises:
+        UnsupportedError: if "nuts" was asked for and there is no reference for this model.
+        MissingDependencyError: if "nuts" was asked for and the packages are not installed.
+        InputError: if the training rows are not those that the model was fitted to.
+    """
+    if reference is None:
+        return Standing("", "The posterior was held against no reference, as was asked (reference=None).")
+    obstacle = _obstacle(estimator)
+    if not obstacle and training is None:
+        obstacle = (
+            "The posterior was held against no reference, which needs the rows that the model was trained on: "
+            "training=(X, y) in Python, --training TABLE on the command line."
+        )
+    if obstacle:
+        if reference == "nuts":
+            raise UnsupportedError(f"reference='nuts': {obstacle} Use reference='auto'.")
+        return Standing("", obstacle)
+    assert training is not None
+    if isinstance(estimator, BayesianLinearRegression):
+        return Standing("exact")
+    try:
+        for package in ("nutpie", "arviz"):
+            checks.optional_package(package, extra="nuts")
+    except MissingDependencyError:
+        if reference == "nuts":
+            raise
+        return Standing("", "NUTS is not installed here: pip install 'bayescope[nuts]' brings it.")
+    return _measured(estimator, judged, training, reference, random_state, most)
+
+
+@singledispatch
+def _obstacle(estimator: TableEstimator) -> str:
+    """Why the estimator's posterior has no reference here; empty if it has one."""
+    return (
+        f"The posterior of a {type(estimator).__name__} was held against no reference: NUTS takes minutes to hours for "
+        "it. bs.compare has its posteriors side by side."
+    )
+
+
+@_obstacle.register(AdditiveEstimator)
+@_obstacle.register(BayesianLogisticRegression)
+@_obstacle.register(BayesianLinearRegression)
+def _(estimator: Any) -> str:
+    likelihood, what = estimator.posterior_.likelihood, ""
+    if sparse_prior(estimator.prior_precision) is not None:
+        what = "a sparse prior"
+    elif estimator._added_by is not None:
+        what = "an offset or an exposure"
+    elif getattr(estimator, "class_weight", None) is not None:
+        what = "class weights"
+    elif getattr(estimator, "monotone", None):
+        what = "monotone effects"
+    elif likelihood.domain.kind == "ordered":
+        what = "ordered classes"
+    elif getattr(estimator, "_multilabel", False) or likelihood.parts:
+        what = "several targets"
+    return f"The posterior was held against no reference: there is none yet for a model with {what}." if what else ""
+
+
+@singledispatch
+def _prior_diagonal(estimator: Any) -> Tensor:
+    """The prior precisions of all weights, shape (P,)."""
+    model = estimator.posterior_.function
+    intercept = estimator.intercept_prior_precision or WEAK_INTERCEPT
+    known = torch.from_numpy(np.asarray(estimator._precisions_kept(), dtype=np.float64))
+    return weight_prior(model, known, intercept).diagonal(model.dim)
+
+
+@_prior_diagonal.register
+def _(estimator: AdditiveEstimator) -> Tensor:
+    fitted, likelihood = estimator.additive_, estimator.posterior_.likelihood
+    assert likelihood is not None
+    at = AdditiveHyperparameters(fitted.precisions, estimator.intercept_prior_precision, likelihood)
+    return at.diagonal(fitted.model.families)
+
+
+# Function space -------------------------------------------------------------------------------------------------------
+@final
+@dataclass(frozen=True, eq=False)
+class FunctionDensity:
+    """log p(y, u) = Σ_n w_n log p(y_n∣f₀ + B u) − ½ ∥u∥², a `LogDensity` over r directions.
+
+    Attributes:
+        constant: f₀, shape (N, C).
+        basis: B, shape (N C, r).
+        targets: canonical, of N rows.
+        weights: w, shape (N,).
+        likelihood: p(y∣f).
+    """
+
+    constant: Tensor
+    basis: Tensor
+    targets: Tensor
+    weights: Tensor
+    likelihood: Likelihood
+
+    @property
+    def dim(self) -> int:
+        return self.basis.shape[1]
+
+    def outputs(self, u: Tensor) -> Tensor:
+        """f, shape (..., N, C) for u of shape (..., r)."""
+        return self.constant + (u @ self.basis.mT).unflatten(-1, self.constant.shape)
+
+    def log_prob(self, u: Tensor) -> Tensor:
+        """log p(y, u), shape (...)."""
+        return self.likelihood.log_prob(self.outputs(u), self.targets) @ self.weights - 0.5 * u.square().sum(-1)
+
+    def value_and_gradient(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """log p(y, u) and its gradient."""
+        value, slope = self.likelihood.log_prob_and_gradient(self.outputs(u), self.targets)
+        gradient = (slope * self.weights[:, None]).flatten() @ self.basis
+        return value @ self.weights - 0.5 * u @ u, gradient - u
+
+    def hessian(self, u: Tensor) -> Tensor:
+        """∂² log p(y, u)/∂u²."""
+        bent = self.likelihood.hessian(self.outputs(u), self.targets) * self.weights[:, None, None]
+        rows = self.basis.unflatten(0, self.constant.shape)
+        return -torch.einsum("ncr,ncd,nds->rs", rows, bent, rows) - torch.eye(self.dim, dtype=torch.float64)
+
+    def mode(self, start: Tensor, steps: int = 50) -> Tensor:
+        """The maximum, by Newton steps that are halved until they climb."""
+        u, value = start, float(self.log_prob(start))
+        for _ in range(steps):
+            _, gradient = self.value_and_gradient(u)
+            step = torch.linalg.solve(-self.hessian(u), gradient)
+            if float(gradient @ step) < 1e-12:
+                break
+            size = 1.0
+            while size > 1e-6 and float(self.log_prob(u + size * step)) < value:
+                size *= 0.5
+            u = u + size * step
+            value = float(self.log_prob(u))
+        return u
+
+
+class _Whitened(NamedTuple):
+    """The density in v, u = û + R v with R Rᵀ = (−Hessian)⁻¹ at the mode û: near N(0, I)."""
+
+    density: FunctionDensity
+    centre: Tensor
+    root: Tensor
+
+    @property
+    def dim(self) -> int:
+        return self.density.dim
+
+    def log_prob(self, v: Tensor) -> Tensor:
+        return self.density.log_prob(self.centre + v @ self.root.mT)
+
+    def value_and_gradient(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        value, gradient = self.density.value_and_gradient(torch.addmv(self.centre, self.root, v))
+        return value, gradient @ self.root
+
+    def hessian(self, v: Tensor) -> Tensor:
+        return self.root.mT @ self.density.hessian(self.centre + v @ self.root.mT) @ self.root
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FunctionSpace:
+    """The directions in which training rows move f, and how other rows depend on them.
+
+    Attributes:
+        density: of u.
+        model: f(x, θ).
+        at: the weights θ* where the model is linearised; any for a linear model.
+        start: u at θ*.
+        scaled: D^{-½}, shape (P,).
+        directions: V, shape (P, r).
+        pull: z at θ* that is left of the mode's condition z = Σ_n J D^{-½} ∂ log p/∂f, shape (P,).
+    """
+
+    density: FunctionDensity
+    model: Model
+    at: Tensor
+    start: Tensor
+    scaled: Tensor
+    directions: Tensor
+    pull: Tensor
+
+    @classmethod
+    def of(cls, estimator: Any, training: TrainingRows) -> FunctionSpace:
+        """From a fitted estimator and its training rows.
+
+        Raises:
+            InputError: if there is not a target for each row.
+        """
+        posterior: Posterior = estimator.posterior_
+        model, likelihood = posterior.function, posterior.likelihood
+        assert model is not None
+        assert likelihood is not None
+        rows = estimator._rows(training.X).values
+        x, at = model.inputs(rows), posterior.mean
+        constant = model.forward(x, at)
+        count = len(constant)
+        targets = likelihood.targets(estimator._targets(training.y, count), model.outputs)
+        weights = np.ones(count) if training.weights is None else np.asarray(training.weights, dtype=np.float64)
+        scaled = _prior_diagonal(estimator).rsqrt()
+        basis = (model.jacobian(x, at) * scaled).flatten(0, 1)
+        w = torch.from_numpy(weights)
+        # At a mode θ* − m = D⁻¹ Jᵀ ∂ log p/∂f: so much is known of the prior mean m without being told; 0 if linear.
+        slope = (likelihood.gradient(constant, targets) * w[:, None]).flatten()
+        pull = at / scaled if isinstance(estimator, BayesianLogisticRegression) else slope @ basis
+        bent = float((likelihood.hessian(constant, targets) * w[:, None, None]).abs().max())
+        directions = _directions(basis, max(bent, 1e-3))
+        first = constant - (basis @ pull).unflatten(0, constant.shape)
+        density = FunctionDensity(first, basis @ directions, targets, w, likelihood)
+        return cls(density, model, at, pull @ directions, scaled, directions, pull)
+
+    def fitted(self, posterior: GaussianPosterior) -> tuple[Tensor, Tensor]:
+        """Mean (r,) and covariance (r, r) of u under the fitted Gaussian."""
+        turned = self.directions / self.scaled[:, None]
+        return self.start + (posterior.mean - self.at) @ turned, turned.mT @ posterior.precision.solve(turned)
+
+    def predicted(self, rows: Any, u: Tensor, generator: torch.Generator) -> Predictive:
+        """The predictive of rows at draws of u (S, r); directions that no training row sees are the prior's."""
+        x = self.model.inputs(rows)
+        basis = self.model.jacobian(x, self.at) * self.scaled
+        seen = basis @ self.directions
+        unseen = basis @ basis.mT - seen @ seen.mT
+        values, vectors = torch.linalg.eigh(unseen)
+        root = vectors * values.clamp_min(0.0).sqrt()[:, None]
+        shift = self.model.forward(x, self.at) - basis @ self.pull
+        noise = torch.randn(len(u), *shift.shape, dtype=torch.float64, generator=generator)
+        f = shift + torch.einsum("ncr,sr->snc", seen, u) + torch.einsum("ncd,snd->snc", root, noise)
+        return Predictive(DrawsLatent(f), self.density.likelihood, arrays=True)
+
+
+def _directions(basis: Tensor, bent: float) -> Tensor:
+    """V of the directions that rows see: those of the squared singular values above `SEEN` over the curvature."""
+    wide = basis.shape[0] < basis.shape[1]
+    values, vectors = torch.linalg.eigh(basis @ basis.mT if wide else basis.mT @ basis)
+    kept = values * bent > SEEN
+    kept[-1] = True
+    vectors = vectors[:, kept]
+    return (basis.mT @ vectors) / values[kept].sqrt() if wide else vectors
+
+
+# The measurement ------------------------------------------------------------------------------------------------------
+def _measured(
+    estimator: Any, judged: Judged, training: TrainingRows, reference: str, random_state: int, most: int
+) -> Standing:
+    posterior: Posterior = estimator.posterior_
+    size = _rows_of(training) * sum(posterior.sizes)
+    if size > MOST_JACOBIAN or min(_rows_of(training), sum(posterior.sizes)) > MOST_SIDE:
+        return Standing("", f"The posterior was held against no reference: {_rows_of(training)} training rows and "
+                        f"{sum(posterior.sizes)} weights are too many for one in seconds.")  # fmt: skip
+    source = checks.generator(random_state)
+    with one_thread():
+        space = FunctionSpace.of(estimator, training)
+        density = space.density
+        mode = density.mode(space.start)
+        _refuse_other_rows(posterior, space, mode)
+        weighed, pareto_k = None, None
+        if isinstance(posterior, GaussianPosterior):
+            weighed, pareto_k = _weighed(space, posterior, source)
+        if density.basis.numel() <= most or reference == "nuts":
+            draws: Tensor | None = _sampled(density, mode, source)
+            method: Literal["nuts", "importance"] = "nuts"
+        else:
+            draws, method = weighed, "importance"
+        linearized = isinstance(estimator, AdditiveEstimator)
+        about = {"rows": len(density.weights), "directions": density.dim, "linearized": linearized}
+        if draws is None:
+            khat = "" if pareto_k is None else f" (Pareto k̂ {pareto_k:.2f}, where at most {PARETO_K_LIMIT} would do)"
+            why = (
+                "the chains of NUTS did not mix" if method == "nuts" else
+                "the training rows are too many for NUTS in seconds, and the exact posterior is too far from this one "
+                f"for importance sampling{khat}"
+            )  # fmt: skip
+            return Standing("", f"How wrong the posterior is stays unknown: {why}.", pareto_k=pareto_k, **about)
+        return _compared(estimator, judged, space, draws, Standing(method, pareto_k=pareto_k, **about), source)
+
+
+def _rows_of(training: TrainingRows) -> int:
+    X: Any = training.X
+    return int(X.shape[0] if hasattr(X, "shape") else len(X))
+
+
+def _refuse_other_rows(posterior: Posterior, space: FunctionSpace, mode: Tensor) -> None:
+    """Refuses training rows whose mode is not that of Laplace's posterior."""
+    if posterior.record.method not in ("laplace", "map"):
+        return
+    apart = mode - space.start
+    distance = float(apart @ -space.density.hessian(mode) @ apart)
+    if distance > ELSEWHERE * space.density.dim:
+        raise InputError(
+            "training: expected the rows that the model was fitted to, got others, whose posterior lies "
+            f"{distance**0.5:.1f} standard deviations away. Give those rows, or leave training out."
+        )
+
+
+def _sampled(density: FunctionDensity, mode: Tensor, source: torch.Generator) -> Tensor | None:
+    """Draws of u by NUTS, shape (S, r), chain after chain; ``None`` if its chains have not mixed."""
+    root = torch.linalg.inv(torch.linalg.cholesky(-density.hessian(mode))).mT
+    whitened = _Whitened(density, mode, root)
+    start = 2.0 * torch.randn(CHAINS, density.dim, dtype=torch.float64, generator=source)
+    try:
+        v, _ = nuts_draws(
+            whitened, start=start, draws=DRAWS, tune=TUNE, chains=CHAINS, target_accept=0.9, generator=source, at_once=1
+        )
+    except BayescopeError:
+        return None
+    r_hat, _ = convergence(v)
+    return None if float(r_hat.max()) > MIXED else (mode + v @ root.mT).flatten(0, 1)
+
+
+def _weighed(
+    space: FunctionSpace, posterior: GaussianPosterior, source: torch.Generator
+) -> tuple[Tensor | None, float]:
+    """Draws of u by the fitted posterior, resampled to the exact one, if k̂ allows it, and k̂."""
+    mean, covariance = space.fitted(posterior)
+    fitted = torch.distributions.MultivariateNormal(mean, covariance_matrix=0.5 * (covariance + covariance.mT))
+    z = torch.randn(WEIGHED, len(mean), dtype=torch.float64, generator=source)
+    u = mean + z @ fitted.scale_tril.mT
+    blocks = [space.density.log_prob(some) for some in u.split(max(1, 2**22 // space.density.targets.numel()))]
+    log_weights, k_hat = pareto_smoothed((torch.cat(blocks) - fitted.log_prob(u))[None])
+    if float(k_hat[0]) > PARETO_K_LIMIT:
+        return None, float(k_hat[0])
+    ends = log_weights[0].exp().cumsum(0)
+    at = (torch.arange(WEIGHED, dtype=torch.float64) + 0.5) / WEIGHED * ends[-1]
+    return u[torch.searchsorted(ends, at).clamp_max(WEIGHED - 1)], float(k_hat[0])
+
+
+def _compared(
+    estimator: Any, judged: Judged, space: FunctionSpace, draws: Tensor, found: Standing, source: torch.Generator
+) -> Standing:
+    rows = estimator._rows(judged.X)
+    whole = np.flatnonzero(rows.imputed == 0)
+    some = (
+        whole[np.linspace(0, len(whole) - 1, min(len(whole), MOST_ROWS)).round().astype(int)] if len(whole) else whole
+    )
+    if not len(some):
+        return Standing("", "The posterior was held against no reference: each row lacks a value.")
+    table = take(judged.X, some)
+    fitted = estimator.predict_distribution(table)
+    inputs = estimator._rows(table).values
+    exact = _moments(space.predicted(inputs, draws, source))
+    ours = np.asarray(fitted.mean), np.sqrt(np.asarray(fitted.epistemic))
+    # Halves are of other chains, or of other draws of the fitted posterior: half their difference is the noise.
+    one, other = (_moments(space.predicted(inputs, half, source)) for half in draws.tensor_split(2))
+    column = exact[0].argmax(1) if judged.classes else np.zeros(len(some), dtype=int)
+    at = np.arange(len(some)), column
+    unit = 1.0 if judged.classes else np.sqrt(np.asarray(fitted.variance))
+    mean = [np.abs(first[0] - second[0]).max(1) if judged.classes else (np.abs(first[0] - second[0]) / unit)[:, 0]
+            for first, second in ((ours, exact), (one, other))]  # fmt: skip
+    apart, noise = mean
+    differing = Difference(float(apart.mean()), float(apart.max()), float(0.5 * noise.mean()))
+    sds, halved = np.column_stack([exact[1][at], ours[1][at]]), np.abs(np.log(one[1][at] / other[1][at]))
+    spread, ratio = None, 1.0
+    if (sds[:, 1] > 0).any():
+        ratios = sds[:, 1] / sds[:, 0]
+        off = np.abs(ratios - 1.0)
+        spread = Difference(float(off.mean()), float(off.max()), float(0.5 * halved.mean()))
+        ratio = float(np.median(ratios))
+    return Standing(
+        found.method, "", found.rows, len(some), found.directions, found.linearized, differing, spread, ratio,
+        found.pareto_k, np.column_stack([exact[0][at], ours[0][at]]), sds,
+    )  # fmt: skip
+
+
+def _moments(predictive: Predictive) -> Sequence[np.ndarray]:
+    return np.asarray(predictive.mean), np.sqrt(np.asarray(predictive.epistemic))

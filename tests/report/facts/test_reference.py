@@ -1,0 +1,137 @@
+"""A posterior is held against the exact one for its own rows, and what is found is what slow references find."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import bayescope as bs
+from bayescope.errors import InputError
+from bayescope.report import judged as rows
+from bayescope.report.reference import FunctionSpace, TrainingRows, standing
+from bayescope.report.standing import sentence, standing_blocks
+from tests.report.conftest import Case
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _packages():
+    pytest.importorskip("nutpie", reason="the reference is NUTS")
+    pytest.importorskip("arviz", reason="importance weights are smoothed by it")
+
+
+def found_for(case, *, most=300_000, **options):
+    return standing(case.estimator, case.judged(), TrainingRows(*case.fitted), "auto", 0, most=most, **options)
+
+
+@pytest.fixture(scope="module")
+def one_feature(logistic):
+    """Few rows, so that Laplace's posterior is off: two weights, over which a grid integrates."""
+    X, y = (part[:30] for part in logistic.fitted)
+    model = bs.BayesianLogisticRegression(posterior="laplace", prior_precision=0.5, standardize=False)
+    return Case(model.fit(X[["width"]], y), logistic.X[["width"]], logistic.y, (X[["width"]], y))
+
+
+def integrated(case):
+    """The probabilities of the second class and their sds under the exact posterior, by a grid over both weights."""
+    X, y = case.fitted
+    x, new = X["width"].to_numpy(), case.X["width"].to_numpy()
+    truth, centre = (y == "b").to_numpy(), x.mean()
+    slope, level = np.meshgrid(np.linspace(-6, 10, 500), np.linspace(-10, 10, 500))
+    f = slope[..., None] * (x - centre) + level[..., None]
+    log_joint = np.where(truth, -np.logaddexp(0, -f), -np.logaddexp(0, f)).sum(-1)
+    log_joint += -0.5 * (0.5 * slope**2 + 0.01 * level**2)
+    mass = np.exp(log_joint - log_joint.max())
+    mass /= mass.sum()
+    p = [1 / (1 + np.exp(-(slope * (at - centre) + level))) for at in new]
+    mean = np.array([(mass * each).sum() for each in p])
+    return mean, np.sqrt([(mass * (each - m) ** 2).sum() for each, m in zip(p, mean, strict=True)])
+
+
+@pytest.mark.parametrize(("most", "method"), [(300_000, "nuts"), (0, "importance")])
+def test_a_posterior_is_as_wrong_as_integrals_over_the_exact_one_say(one_feature, most, method):
+    mean, sd = integrated(one_feature)
+    ours = one_feature.estimator.predict_distribution(one_feature.X)
+    apart = np.abs(np.asarray(ours.probs)[:, 1] - mean)
+    found = found_for(one_feature, most=most)
+    assert (found.method, found.rows, found.compared, found.directions) == (method, 30, 100, 2)
+    assert found.mean.typical == pytest.approx(apart.mean(), abs=0.006)
+    assert found.mean.largest == pytest.approx(apart.max(), abs=0.015)
+    assert found.ratio == pytest.approx(np.median(np.sqrt(np.asarray(ours.epistemic)[:, 1]) / sd), rel=0.06)
+    assert found.predictions[:, 0] == pytest.approx(np.maximum(mean, 1 - mean), abs=0.02)
+    assert found.sds[:, 0] == pytest.approx(sd, rel=0.15)
+    assert found.pareto_k < 0.7
+
+
+def test_a_posterior_that_is_too_narrow_is_found(one_feature):
+    """All sds of the weights halved: those of predictions are, and the sentence says so."""
+    X, y = one_feature.fitted
+    model = bs.BayesianLogisticRegression(posterior="laplace", prior_precision=0.5, standardize=False).fit(X, y)
+    right = found_for(one_feature).ratio
+    model.posterior_ = replace(model.posterior_, precision=model.posterior_.precision.scaled(4.0))
+    found = found_for(one_feature._replace(estimator=model))
+    assert found.ratio == pytest.approx(0.5 * right, rel=0.15)
+    assert "too narrow in the median row" in sentence(found, classes=True)
+
+
+def test_an_additive_model_of_gaussian_noise_under_the_full_curvature_is_exact(additive_numbers):
+    """Linearised at the mode, its posterior is that Gaussian: whatever the weights, of which there are many more."""
+    X, y = additive_numbers.fitted
+    X, judges = X.drop(columns="age"), additive_numbers.X.drop(columns="age")
+    model = bs.NeuralAdditiveRegressor(structure="full", hidden=6, epochs=12, random_state=0).fit(X, y)
+    judged = rows.Judged.of(model, judges, additive_numbers.y, 0)
+    found = standing(model, judged, TrainingRows(X, y), "auto", 0, most=0)
+    assert (found.method, found.linearized) == ("importance", True)
+    assert found.directions < model.posterior_.sizes[0]
+    assert found.mean.largest < 0.02
+    assert found.spread.typical < 0.05
+    assert found.ratio == pytest.approx(1.0, abs=0.04)
+    assert found.pareto_k < 0.3
+
+
+def test_other_rows_than_those_that_were_fitted_are_refused(logistic):
+    X, y = logistic.X, logistic.y
+    wrong = TrainingRows(X, y.sample(frac=1, random_state=0).to_numpy())
+    with pytest.raises(InputError, match="training: expected the rows that the model was fitted to, got others"):
+        standing(logistic.estimator, logistic.judged(), wrong, "auto", 0)
+
+
+def test_weighted_rows_count_as_often(logistic):
+    """A weight of 2 is the row twice."""
+    X, y = logistic.fitted
+    weights = np.ones(len(X))
+    weights[:30] = 2.0
+    model = bs.BayesianLogisticRegression(prior_precision=1.0).fit(X, y, sample_weight=weights)
+    twice = TrainingRows(pd.concat([X, X[:30]]), pd.concat([y, y[:30]]))
+    modes = []
+    for training in (TrainingRows(X, y, weights), twice, TrainingRows(X, y)):
+        density = FunctionSpace.of(model, training).density
+        modes.append(density.outputs(density.mode(torch.zeros(density.dim, dtype=torch.float64)))[:100].numpy())
+    assert modes[0] == pytest.approx(modes[1], abs=1e-6)
+    assert np.abs(modes[0] - modes[2]).max() > 0.05
+
+
+def test_what_has_no_reference_says_why(linear, logistic, facts_of):
+    exact = standing(linear.estimator, linear.judged(), TrainingRows(linear.X, linear.y), "auto", 0)
+    assert exact.method == "exact"
+    untold = standing(logistic.estimator, logistic.judged(), None, "auto", 0)
+    assert "training=(X, y) in Python, --training TABLE on the command line" in untold.reason
+    sparse = bs.BayesianLogisticRegression(prior_precision="horseshoe").fit(*logistic.fitted)
+    assert "a sparse prior" in standing(sparse, logistic.judged(), TrainingRows(*logistic.fitted), "auto", 0).reason
+    (block,) = standing_blocks(replace(facts_of(logistic), standing=untold))
+    assert block.look == "unknown"
+
+
+def test_three_classes_and_a_point(three_classes, one_feature):
+    found = found_for(three_classes, most=0)
+    assert found.method == "importance"
+    assert found.directions == 12
+    assert found.mean.largest < 0.08
+    X, y = one_feature.fitted
+    point = bs.BayesianLogisticRegression(posterior="map", prior_precision=0.5, standardize=False).fit(X, y)
+    found = found_for(one_feature._replace(estimator=point))
+    assert found.spread is None
+    assert "it is a point, without any epistemic" in sentence(found, classes=True)
