@@ -8,12 +8,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
+from bayescope.plots import style
 from bench.record import page, table
 
 AXES = {
@@ -21,6 +20,13 @@ AXES = {
     "weights": ("weights P", "Against weights"),
     "classes": ("classes C", "Against classes"),
     "ranks": ("processes", "Against processes"),
+}
+# What each picture shows: the sizes differ, and what a fit takes at each of them.
+TITLES = {
+    "rows": "What one fit costs with more rows",
+    "weights": "What one fit costs with more weights",
+    "classes": "What one fit costs with more classes",
+    "ranks": "What each process of one fit costs with more processes",
 }
 SAID = {
     "rows": "Networks of 3,498 weights and 10 classes; tables of 20 columns of numbers, in Parquet.",
@@ -148,33 +154,45 @@ def _bytes(count: float) -> str:
 
 
 # --- the pictures -----------------------------------------------------------------------------------------------------
+MEASURED = "Solid: measured. Dashed: its floor, what no program goes below. Both axes are logarithmic."
+FLOOR: Any = (0, (4, 2))
+LEAST_MEMORY = 0.3  # MB: below, a measurement says nothing
 
 
 def draw(found: dict[str, Any], folder: Path) -> None:
-    """A picture for each axis: time, with the floors dashed, and memory."""
-    style = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
-             "grid.color": "#e6e6e6", "grid.linewidth": 0.6}  # fmt: skip
-    for axis, (label, title) in AXES.items():
+    """A picture for each axis: time and memory, with what no program goes below dashed."""
+    for axis, (label, _) in AXES.items():
         each = curves(found, axis)
         if not each:
             continue
-        with mpl.rc_context(style):
-            figure = Figure(figsize=(11.5, 5.0), layout="constrained")
-            FigureCanvasAgg(figure)
-            left, right = figure.subplots(1, 2)
+        looks = {method: {"color": COLOURS[method][0], "marker": COLOURS[method][1]} for method in each}
+        floor = Line2D([], [], color=style.MUTED, ls=FLOOR, lw=1.0, label="floor of each")
+        key = [*(Line2D([], [], **looks[method], lw=1.8, ms=6, label=method) for method in each), floor]
+        with style.house():
+            figure, (left, right) = style.panels(
+                2, width=4.0, height=3.4, title=TITLES[axis], subtitle=f"{SAID[axis]} {MEASURED}", key=key
+            )
             for method, points in each.items():
                 _curve(left, method, points, "cpu", 1.0, floor="floor")
                 _curve(right, method, points, "memory", 1e6, floor="floor_memory")
-            left.set(xscale="log", yscale="log", xlabel=label, ylabel="CPU seconds")
-            right.set(xscale="log", yscale="log", xlabel=label, ylabel="peak memory above the start, MB")
+            whose = "of one process" if axis == "ranks" else "of one fit"
+            left.set(xscale="log", yscale="log", xlabel=label, ylabel=f"CPU seconds {whose}")
+            right.set(xscale="log", yscale="log", xlabel=label, ylabel=f"peak memory {whose}, MB")
             if axis == "ranks":
                 _name_processes((left, right), each)
             else:
-                right.set_ylim(bottom=0.3)
-            handles, labels = left.get_legend_handles_labels()
-            figure.legend(handles, labels, loc="outside right center", frameon=False)
-            figure.suptitle(f"{title}: measured (solid), and the floor (dashed)", x=0.01, ha="left")
-            figure.savefig(folder / f"scaling-{axis}.png", dpi=110)
+                right.set_ylim(bottom=LEAST_MEMORY)
+                for panel in (left, right):
+                    panel.xaxis.set_major_formatter(_plain)
+            for panel in (left, right):
+                panel.grid(color=style.FAINT, lw=0.5)
+                panel.yaxis.set_major_formatter(_plain)
+            style.save(figure, folder / f"scaling-{axis}.png")
+
+
+def _plain(value: float, _: float) -> str:
+    """A tick of a logarithmic axis without powers of ten."""
+    return f"{value:,.6f}".rstrip("0").rstrip(".")
 
 
 def _curve(axes: Axes, method: str, points: Sequence[dict[str, Any]], key: str, unit: float, *, floor: str) -> None:
@@ -183,7 +201,7 @@ def _curve(axes: Axes, method: str, points: Sequence[dict[str, Any]], key: str, 
     axes.plot(sizes, [p[key] / unit for p in points], color=colour, marker=mark, lw=1.8, ms=6, label=method)
     bound = [p[floor] / unit for p in points]
     if any(bound):
-        axes.plot(sizes, bound, color=colour, ls=(0, (4, 2)), lw=1.0)
+        axes.plot(sizes, bound, color=colour, ls=FLOOR, lw=1.0)
 
 
 def _name_processes(panels: Sequence[Axes], each: dict[str, list[dict[str, Any]]]) -> None:
@@ -192,10 +210,9 @@ def _name_processes(panels: Sequence[Axes], each: dict[str, list[dict[str, Any]]
     for panel in panels:
         panel.minorticks_off()
         panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        panel.yaxis.set_major_formatter("{x:g}")
         panel.set_xticks([p["size"] for p in points], [str(p["size"]) for p in points])
     crowded = [p for p in points if _crowded(p)]
     if crowded:
         panels[0].axvspan(1.05 * crowded[0]["facts"]["cores"], 1.1 * crowded[-1]["size"], color="#f3f3f3", zorder=0)
         panels[0].annotate("more processes\nthan cores", (1.1 * crowded[0]["facts"]["cores"], 0.97),
-                           xycoords=("data", "axes fraction"), va="top", color="#6b6b6b")  # fmt: skip
+                           xycoords=("data", "axes fraction"), va="top", color=style.MUTED)  # fmt: skip

@@ -15,7 +15,8 @@ from PIL import Image
 from bayescope.gallery import PICTURES, draw_all
 
 IMAGES = Path(__file__).parents[1] / "images"
-COLOURS = 256
+# Of a palette, and the rounds that move its colours to the means of the pixels that they stand for.
+COLOURS, ROUNDS = 256, 3
 
 
 def missing() -> list[str]:
@@ -28,7 +29,9 @@ def draw(names: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for path in draw_all(folder, only=names):
             with Image.open(path) as picture:
-                small = picture.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+                small = picture.convert("RGB").quantize(
+                    COLOURS, Image.Quantize.MAXCOVERAGE, kmeans=ROUNDS, dither=Image.Dither.NONE
+                )
             small.save(IMAGES / path.name, optimize=True)
 
 

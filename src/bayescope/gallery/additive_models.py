@@ -83,7 +83,7 @@ def draw_effects(found: Mapping[str, Mapping[str, Effect]] | None = None) -> Fig
         f"within ±{width:.4f}.",
     )
     headings = [f"{feature}: {formula}" for feature, (formula, _) in TRUTHS.items()]
-    panels = page.panels(2, len(TRUTHS), headings, below=0.5, gap=(0.3, 0.3), left=0.75, bottom=0.4)
+    panels = page.panels(2, len(TRUTHS), headings, below=0.5, gap=(0.3, 0.3), left=0.75)
     for row, (name, title) in enumerate((("map", "Plain (MAP)"), ("laplace", "Laplace, learnt"))):
         for axes, (feature, one) in zip(panels[row * len(TRUTHS) :], found[name].items(), strict=False):
             axes.plot(one.grid, truth(feature, one.grid), color=INK, lw=1.2, ls=":", zorder=3)
@@ -91,6 +91,7 @@ def draw_effects(found: Mapping[str, Mapping[str, Effect]] | None = None) -> Fig
             axes.set(ylim=(-3.4, 5.0), xlim=(0, 1))
             axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
             axes.tick_params(labelbottom=name == "laplace", labelleft=feature == "x1")
+            axes.set_xlabel(feature if name == "laplace" else "")
         box = panels[row * len(TRUTHS)].get_position()
         look: dict[str, Any] = {
             "rotation": 90,

@@ -238,7 +238,7 @@ def draw_borders(borders: Borders | None = None) -> Figure:
     )
     marks.band(along, length, -2 * sd, 2 * sd, BAYES, alpha=0.25)
     along.axhline(0, color=INK, lw=1.8)
-    along.set(xlim=(0, length[-1]), ylim=(-1, 1), ylabel="distance")
+    along.set(xlim=(0, length[-1]), ylim=(-1, 1), ylabel="distance in the plane")
     along.set_xlabel("arc length along the border (marked above)")
     tightest = int(sd.argmin())
     text = f"between the moons ±{2 * sd[tightest]:.2f}"
@@ -305,8 +305,10 @@ def draw_evidence() -> Figure:
         axes.tick_params(labelleft=size == sizes[0])
     text = "dashed: the truth\nblue: E[f], 95 % of f"
     marks.label(above[0], -0.02, 1.75, text, MUTED, ha="center", va="center")
-    headings = ["Log evidence, from the 40 rows alone", "NLL per row of 400 test rows"]
+    headings = ["Log evidence, from the 40 rows alone", "NLL of 400 test rows"]
     left, right = page.panels(1, 2, headings, below=3.0, gap=(0.8, 0), left=0.7)
+    left.set_ylabel("nats, sum over the rows")
+    right.set_ylabel("nats per test row")
     _draw_by_size(left, log_evidence, int(log_evidence.argmax()), -30)
     _draw_by_size(right, loss, int(loss.argmin()), 14)
     left.set_ylim(log_evidence.max() - 45, log_evidence.max() + 5)

@@ -184,7 +184,7 @@ def _draw_ways(axes: Axes, q: GaussianPosterior, rows: networks.TrainTest) -> No
         axes.plot(steps, values.T, color=colour, lw=0.7, alpha=0.5)
         axes.plot(steps, np.median(values, 0), color=colour, lw=2.2)
     axes.set_yscale("symlog", linthresh=1.0)
-    axes.set(xlim=(0, 1), xlabel="s, weights θ* + s (θ − θ*)", ylabel="NLL per training row", xticks=[0, 0.5, 1])
+    axes.set(xlim=(0, 1), xlabel="s, weights θ* + s (θ − θ*)", ylabel="NLL, nats per training row", xticks=[0, 0.5, 1])
     axes.set_ylim(-1, 10**4.2)
     marks.plain_ticks(axes, "y", [-1, 0, 1, 10, 100, 1000, 10000], ["−1", "0", "1", "10", "100", "10³", "10⁴"])
     marks.label(axes, 0.75, -0.05, "tangent (bold: median)", BLUE, ha="center", va="center")
@@ -199,7 +199,7 @@ def _draw_precisions(axes: Axes, found: np.ndarray) -> None:
     marks.label(axes, PRIOR_PRECISIONS[0], found[0, 0] - 0.45, "dotted: at the mode", MUTED)
     marks.label(axes, 26, found[-1, 0] + 0.25, "here the mode\nitself underfits", MUTED, ha="center")
     axes.set_xscale("log")
-    axes.set(xlabel="prior precision", ylabel="NLL per test row", ylim=(-1.1, found.max() + 0.5))
+    axes.set(xlabel="prior precision", ylabel="NLL, nats per test row", ylim=(-1.1, found.max() + 0.5))
     marks.plain_ticks(axes, "x", [0.3, 1, 10, 30, 100])
 
 
@@ -257,8 +257,8 @@ def draw_structures() -> Figure:
         4.6,
         "What each structure keeps, and what that costs the covariance",
         f"GGN of a {'-'.join(map(str, WIDTHS))} tanh network on {len(rows.x)} rows, and (GGN + I)⁻¹, its posterior "
-        "covariance under a N(0, 1) prior. Thin lines part the layers; colours are logarithmic in size. Numbers: the "
-        "distance to the full matrix in the Frobenius norm, relative to the full matrix's.",
+        "covariance under a N(0, 1) prior. Thin lines part the layers; red is above 0 and blue below, logarithmic "
+        "in size. Numbers: the distance to the full matrix in the Frobenius norm, relative to the full matrix's.",
     )
     panels = iter(page.panels(2, 6, [*STRUCTURES.values()], below=0.5, gap=(0.1, 0.4), left=0.55, bottom=0.4))
     for name, found in matrices().items():

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from scipy.stats import spearmanr
 from torch import Tensor, nn
 
@@ -60,6 +61,8 @@ LOOKS = {
     "sin 4x": ("^", ORANGE),
     "sin 8x": ("v", COLOURS["variational"]),
 }
+# Of a mark, by the hidden layers.
+SIZES = {"one hidden layer": 6.0, "two hidden layers": 8.5}
 
 
 def noisy_curve(seed: int = 0) -> networks.TrainTest:
@@ -115,32 +118,33 @@ def draw_evidence(found: Sequence[JudgedArchitecture] | None = None) -> Figure:
     by_evidence = number(-rank_correlation(found, "log_evidence"), 2)
     by_training = number(rank_correlation(found, "training_nll"), 2)
     page = Canvas(
-        4.9,
+        5.2,
         "Networks that the evidence ranks higher predict better",
-        f"{len(found)} architectures on {ROWS} rows of a curve with noise {NOISE_SD}: Laplace with the full GGN at the "
-        f"mode under N(0, 1), {TEST_ROWS:,} test rows, linearised. Spearman's rank correlation with the test "
-        f"loss: {by_evidence} for −log evidence, {by_training} for the training "
-        "loss, which is lowest where a network overfits.",
+        f"{len(found)} architectures on {ROWS} training rows of a curve with noise {NOISE_SD}: Laplace with the full "
+        f"GGN at the mode under N(0,\u00a01), {TEST_ROWS:,} test rows, linearised. The training loss is lowest where a "
+        "network overfits; the evidence is not.",
     )
-    headings = [f"−log evidence: rank correlation {by_evidence}", f"Training loss: rank correlation {by_training}"]
+    looks = {name: {"marker": marker, "color": colour, "ls": ""} for name, (marker, colour) in LOOKS.items()}
+    named = [Line2D([], [], **look, ms=5, label=name) for name, look in looks.items()]  # type: ignore[arg-type]
+    sizes = [Line2D([], [], marker="o", color=MUTED, ls="", ms=ms, label=name) for name, ms in SIZES.items()]
+    page.key([*named, *sizes], columns=len(named) + len(sizes))
+    headings = [
+        f"By the evidence: rank correlation {by_evidence}",
+        f"By the training loss: rank correlation {by_training}",
+    ]
     left, right = page.panels(1, 2, headings, gap=(0.35, 0), left=0.7)
     for each in found:
-        marker, colour = LOOKS[each.activation]
-        size = 6 + 2.5 * (len(each.hidden) > 1)
-        for axes, value in ((left, -each.log_evidence), (right, each.training_nll)):
-            axes.plot(value, each.test_nll, marker, color=colour, ms=size, mec="white", mew=0.5)
+        size = list(SIZES.values())[len(each.hidden) > 1]
+        for axes, value in ((left, -each.log_evidence / ROWS), (right, each.training_nll)):
+            axes.plot(value, each.test_nll, **looks[each.activation], ms=size, mec="white", mew=0.5)  # type: ignore[arg-type]
     low, high = min(each.test_nll for each in found), max(each.test_nll for each in found)
     for axes in (left, right):
         axes.set(yscale="log", ylim=(0.9 * low, 1.12 * high))
         marks.plain_ticks(axes, "y", [0.3, 0.5, 1, 2, 3])
-    left.set(xscale="log", xlabel="−log evidence of the training rows", ylabel="NLL per test row")
-    marks.plain_ticks(left, "x", [20, 50, 100, 150])
-    right.set_xlabel("NLL per training row at the mode")
+    left.set(xscale="log", xlabel="−log evidence, nats per training row", ylabel="NLL, nats per test row")
+    marks.plain_ticks(left, "x", [0.5, 1, 2, 4])
+    right.set_xlabel("NLL at the mode, nats per training row")
     right.tick_params(labelleft=False)
-    for name, (marker, colour) in LOOKS.items():
-        left.plot([], [], marker, color=colour, label=name, ms=5)
-    left.legend(loc="upper left", handletextpad=0.2, fontsize=9, labelspacing=0.3)
-    marks.corner(right, "small markers: one hidden layer\nlarge: two of 4", MUTED, x=0.97, y=0.04, fontsize=8.5)
     return page.figure
 
 
@@ -199,13 +203,13 @@ def draw_online(learnings: tuple[Learning, Learning] | None = None) -> Figure:
     regression, classification = problems() if learnings is None else learnings
     page = Canvas(
         6.4,
-        "The training data alone tell the priors' widths and the noise",
+        "The training data alone tell the priors' precisions and the noise",
         "The log evidence (full GGN) is climbed after each epoch in the logarithms of one prior precision a layer and "
         "of the noise variance; the weights of its highest value (dotted line) are kept. NLL per test row with 1 for "
         f"every hyperparameter, then learnt: {regression.losses()} above; {classification.losses()} below.",
     )
-    traces = ["Log evidence", "Hyperparameters"]
-    headings = ["A curve with a gap", *traces, "A bent and a round class", *traces]
+    traces = ["Log evidence, nats", "Precisions and noise variance"]
+    headings = ["A curve with a gap", *traces, "A bent and a round class", traces[0], "Precisions"]
     panels = page.panels(2, 3, headings, gap=(0.65, 0.75), left=0.55, right=0.75)
     _draw_curve(panels[0], regression)
     _draw_trace(panels[1], panels[2], regression.learnt.trace)
@@ -249,8 +253,12 @@ def _draw_trace(left: Axes, right: Axes, trace: Mapping[str, Sequence[float]]) -
 
 # Variational training from three starts ------------------------------------------------------------------------------
 VARIATIONAL_EPOCHS = 200
-STARTS = {"untrained": MUTED, "trained": ORANGE, "trained, Laplace's sds": BLUE}
-PANELS = {"nll": "−E log p(y∣f)", "kl": "KL(q∥p)", "elbo": "ELBO"}
+STARTS: dict[str, tuple[str, Any]] = {
+    "untrained weights, sds of 0.05": (MUTED, (0, (1, 1))),
+    "trained weights, sds of 0.05": (ORANGE, (0, (4, 1.5))),
+    "trained weights, Laplace's sds": (BLUE, "-"),
+}
+PANELS = {"nll": "Misfit −E log p(y∣f)", "kl": "Distance KL(q∥p)", "elbo": "ELBO = −misfit − KL"}
 # Epochs whose mean is one point of a curve: a q with so few draws an epoch is noisy.
 WINDOW = 5
 
@@ -284,21 +292,21 @@ def draw_training(found: Mapping[str, Posterior] | None = None) -> Figure:
     found = trainings() if found is None else found
     warm, laplace = (reached(found[name], -110.0) for name in list(STARTS)[1:])
     page = Canvas(
-        3.9,
-        "A trained network's Laplace sds save the epochs in which variational sds find their size",
-        "Mean-field VI of a 2-16-1 network on 160 rows (batches of 40, Adam at 0.01); sums over rows in nats, means "
-        f"of {WINDOW} epochs. From the same trained weights the bound passes −110 at epoch {laplace} with the sds of a "
-        f"diagonal Laplace approximation, at epoch {warm} with 0.05 for all.",
+        4.2,
+        f"Starting from Laplace's sds saves mean-field VI {warm - laplace} epochs",
+        f"A 2-16-1 network, trained on {len(networks.banana().x)} rows (batches of 40, Adam at 0.01). From the same "
+        f"trained weights the bound passes −110 nats at epoch {laplace} with the standard deviations of a diagonal "
+        f"Laplace approximation, at epoch {warm} with 0.05 for all weights. Curves: means of {WINDOW} epochs.",
     )
-    panels = page.panels(1, 3, [*PANELS.values()], gap=(0.55, 0.5))
+    page.key([Line2D([], [], color=colour, ls=dash, label=name) for name, (colour, dash) in STARTS.items()])
+    panels = page.panels(1, 3, [*PANELS.values()], gap=(0.55, 0.5), left=0.8)
     for axes, quantity in zip(panels, PANELS, strict=True):
-        for name, colour in STARTS.items():
+        for name, (colour, dash) in STARTS.items():
             values = means(found[name].trace[quantity])
-            axes.semilogx(np.arange(len(values)) + WINDOW // 2 + 1, values, color=colour, lw=1.6)
+            axes.semilogx(np.arange(len(values)) + WINDOW // 2 + 1, values, color=colour, ls=dash, lw=1.6)
         axes.set(xlabel="epoch", xlim=(WINDOW // 2 + 1, VARIATIONAL_EPOCHS))
         marks.plain_ticks(axes, "x", [3, 10, 30, 100, 200])
-    for line, (name, colour) in enumerate(reversed(STARTS.items())):
-        marks.corner(panels[-1], name, colour, x=0.97, y=0.04 + 0.1 * line, va="bottom")
+    panels[0].set_ylabel("nats, sum over all rows")
     return page.figure
 
 

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from sklearn.datasets import make_moons
 from torch import Tensor, nn
 
@@ -148,6 +150,8 @@ END = 6.0
 SAMPLES = {"mean_field": 1000, "variational": 1000, "mc_dropout": 1000, "swag": 1000}
 X = np.linspace(-END, END, 57)[:, None]
 Y = np.linspace(-12.0, 12.0, 241)
+NUTS_BAND: dict[str, Any] = {"color": INK, "lw": 0.8, "ls": (0, (3, 2))}
+TRUTH: dict[str, Any] = {"color": MUTED, "lw": 0.9, "ls": ":"}
 
 
 class Band(NamedTuple):
@@ -215,15 +219,23 @@ def draw_sine(found: Mapping[str, Band] | None = None) -> Figure:
         found = {name: band(problem.fit(name), SAMPLES.get(name)) for name in problem.options}
     weights = sum(parameter.numel() for parameter in problem.network().parameters())
     page = Canvas(
-        7.9,
-        "Away from the data only sampling is as wide as the posterior",
-        f"y = sin x + x with noise {NOISE_SD} on {len(problem.data[0])} rows, seen by a 1-{problem.widths[1]}-1 tanh "
-        f"network ({weights} weights, prior precision {problem.prior_precision:g}, the noise known). Dark: f, mean ± "
-        "1.96 sd. Light: central 95 % of y. Dashed: the ends of the dark band of NUTS. Dotted: the curve. TV: "
+        8.3,
+        "Away from the data NUTS and SG-MCMC are the widest, Laplace less so",
+        f"y = sin x + x with noise {NOISE_SD} on {len(problem.data[0])} rows, fitted by a 1-{problem.widths[1]}-1 tanh "
+        f"network ({weights} weights, prior precision {problem.prior_precision:g}, the noise known). TV: "
         "total-variation distance of p(y∣x) to that of NUTS, its mean over the panel.",
     )
+    grey: dict[str, Any] = {"color": MUTED, "lw": 0}
+    page.key(
+        [
+            Patch(**grey, alpha=0.6, label="f, mean ± 1.96 sd"),
+            Patch(**grey, alpha=0.2, label="y, central 95 %"),
+            Line2D([], [], **NUTS_BAND, label="f under NUTS, mean ± 1.96 sd"),
+            Line2D([], [], **TRUTH, label="the true curve"),
+        ]
+    )
     headings = [(LABELS[name], COLOURS[name]) for name in found]
-    panels = page.panels(3, 3, headings, gap=(0.25, 0.42), left=0.5, bottom=0.45)
+    panels = page.panels(3, 3, headings, gap=(0.25, 0.42), left=0.65)
     x, reference = X[:, 0], found["nuts"]
     for place, (axes, (name, one)) in enumerate(zip(panels, found.items(), strict=True)):
         colour = COLOURS[name]
@@ -232,12 +244,13 @@ def draw_sine(found: Mapping[str, Band] | None = None) -> Figure:
         axes.plot(x, one.mean, color=colour, lw=1.6)
         if one is not reference:
             for end in (-1.96, 1.96):
-                axes.plot(x, reference.mean + end * reference.sd, color=INK, lw=0.8, ls=(0, (3, 2)))
+                axes.plot(x, reference.mean + end * reference.sd, **NUTS_BAND)
             marks.corner(axes, f"TV {band_distance(one, reference):.3f}", fontsize=8.5)
-        axes.plot(X, truth(torch.as_tensor(X)), color=MUTED, lw=0.9, ls=":")
+        axes.plot(X, truth(torch.as_tensor(X)), **TRUTH)
         axes.plot(*problem.data, "o", color=INK, ms=2.2)
         axes.set(xlim=(-END, END), ylim=(-6.5, 6.5), xticks=[-4, -1, 1, 4], yticks=[-6, -3, 0, 3, 6])
         axes.tick_params(labelbottom=place // 3 == 2, labelleft=place % 3 == 0)
+        axes.set(xlabel="x" if place // 3 == 2 else "", ylabel="y" if place % 3 == 0 else "")
     return page.figure
 
 

@@ -308,7 +308,7 @@ def draw_rates() -> Figure:
         "Laplace for a success probability θ (uniform prior, 30 % of N trials succeed) against the exact Beta "
         "posterior, with the slopes fitted to the larger half. The coordinates change the factor, not the rate.",
     )
-    panels = page.panels(1, 2, ["Error of log Z", "Error of E[θ]"], gap=(0.75, 0), left=0.75)
+    panels = page.panels(1, 2, ["Error of log Z, in nats", "Error of E[θ]"], gap=(0.75, 0), left=0.75)
     ends = np.array([COUNTS[0], COUNTS[-1]])
     for axes in panels:
         for factor in (0.03, 3.0):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -62,6 +64,20 @@ class Canvas:
         self.figure.text(left, 1 - 0.2 / height, "\n".join(above), fontsize=13, weight="bold", color=INK, va="top")
         self.figure.text(left, 1 - y / height, "\n".join(below), fontsize=9, color=MUTED, va="top", linespacing=1.35)
         self._end = y + 0.17 * len(below)
+
+    def key(self, handles: Sequence[Artist], columns: int = 4) -> None:
+        """Names what marks and lines stand for under the header, where they cover no data.
+
+        Args:
+            handles: with their labels.
+            columns: of the key; it has as many rows as it needs.
+        """
+        width, height = self.figure.get_size_inches()
+        self.figure.legend(
+            handles=list(handles), loc="upper left", bbox_to_anchor=(MARGIN / width, 1 - (self._end + 0.1) / height),
+            ncols=columns, fontsize=9, borderpad=0, borderaxespad=0, columnspacing=1.6, handletextpad=0.5,
+        )  # fmt: skip
+        self._end += 0.1 + 0.21 * math.ceil(len(handles) / columns)
 
     def panels(
         self,

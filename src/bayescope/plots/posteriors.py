@@ -158,16 +158,17 @@ def reliability_curves(probs: Mapping[str, np.ndarray], y: np.ndarray, *, ax: Ca
     classes = next(iter(probs.values())).shape[1]
     diagrams = {name: metrics.reliability(table, y) for name, table in probs.items()}
     largest = max(int(diagram.count.max()) for diagram in diagrams.values())
+    bins = len(next(iter(diagrams.values())).count)
     with style.house():
         figure, axes = style.panels(
             len(probs),
             width=2.75,
             height=2.55,
-            title="Reliability",
-            subtitle=f"{len(y)} test rows in {metrics.BINS} bins of confidence, the probability of the predicted "
-            "class. Points, larger for more rows: the share of a bin's rows that are right. Bands: where 95 % of "
-            "points would fall "
-            f"if the probabilities were true. Bars below 0: rows a bin, at most {largest}.",
+            title="Is it right as often as it says?",
+            subtitle=f"{len(y)} test rows in {bins} bins of confidence, the probability of the predicted class. "
+            "Points: the share of a bin's rows that are right; on the diagonal it is as often right as it says, below "
+            "it is overconfident. Light bars: where 95 % of such shares fall if the probabilities are true. Grey bars: "
+            f"rows in the bin, at most {largest}.",
             sharex=True,
             sharey=True,
             ax=ax,
@@ -176,7 +177,9 @@ def reliability_curves(probs: Mapping[str, np.ndarray], y: np.ndarray, *, ax: Ca
             _draw_bins(panel, diagram, style.colour(name), (COUNTS[1] - COUNTS[0]) / largest)
             style.titled(panel, name, f"ECE {metrics.ece(probs[name], y):.3f}")
             panel.set(xlim=(1 / classes, 1.015), ylim=(COUNTS[0], 1.04), yticks=[0, 0.25, 0.5, 0.75, 1])
-        style.axis_labels(figure, axes, x="confidence", y="accuracy", given=ax is not None)
+        style.axis_labels(
+            figure, axes, x="confidence in the predicted class", y="share of rows that are right", given=ax is not None
+        )
     return style.drawn(figure, ax)
 
 
@@ -214,10 +217,10 @@ def calibration_curves(
             len(shares),
             width=2.75,
             height=2.55,
-            title="Calibration",
+            title="Do outcomes fall where it says?",
             subtitle=f"{rows} test rows: the share of outcomes below each quantile of their predictive distribution. "
-            "Bands: where 95 % of points would fall if the distributions were true. A curve that is flatter than the "
-            "diagonal in the middle is too confident, a steeper one not confident enough.",
+            "Bands: where 95 % of such shares fall if the distributions are true. A curve that is flatter than the "
+            "diagonal in the middle is overconfident, a steeper one underconfident.",
             sharex=True,
             sharey=True,
             ax=ax,
@@ -228,7 +231,8 @@ def calibration_curves(
             panel.plot(levels, found, color=style.colour(name), marker="o", markersize=2.5, linewidth=1.2)
             style.titled(panel, name, f"furthest {np.abs(found - levels).max():.3f}")
             panel.set(xlim=(0, 1), ylim=(0, 1), xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
-        style.axis_labels(figure, axes, x="level of the quantile", y="share below it", given=ax is not None)
+        labels = {"x": "level of the quantile", "y": "share of outcomes below it"}
+        style.axis_labels(figure, axes, **labels, given=ax is not None)
     return style.drawn(figure, ax)
 
 
