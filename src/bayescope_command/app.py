@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn, TypeVar, final
 
 import typer
 
-from bayescope_command.exits import exits, process_exits
+from bayescope_command.exits import UsageError, exits, process_exits
 
 HELP = """One model, any posterior, one honest answer: approximate Bayesian inference that is checked against NUTS.
 
@@ -168,8 +168,25 @@ ChunkRows = Annotated[
 
 # --- compare ----------------------------------------------------------------------------------------------------------
 
+SavedModels = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="[MODEL MODEL...]",
+        help="Two or more files that `bayescope fit` wrote, to be judged on the rows of TABLE; none: fit every "
+        "posterior.",
+        show_default=False,
+    ),
+]
+ComparedTarget = Annotated[
+    str | None,
+    typer.Option(help="The column to predict. The files of models that `bayescope fit` wrote name it."),
+]
 ComparisonFolder = Annotated[
-    Path | None, typer.Option(help="Folder for the table (csv, markdown), the pictures (png) and report.html.")
+    Path | None,
+    typer.Option(
+        help="Folder for the table (csv, markdown), the pictures (png) and report.html; of saved models, the page "
+        "(.html), or the folder of report.html and comparison.csv."
+    ),
 ]
 ComparedModel = Annotated[
     str,
@@ -351,19 +368,24 @@ class PredictOptions:
     as_json: AsJson = False
 
 
-@command("compare", "comparing:compare_table")
+@command("compare", "comparing:compare_files")
 @final
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions:
     """Fit every posterior of a model to TABLE and judge each one against NUTS, where it takes seconds.
+
+    Or, given saved models before TABLE, judge them on the same of its rows: the scores of each, paired differences
+    with their intervals, who is better or that the rows do not tell. Of a table that they were fitted to with
+    --no-refit, the rows that were held out judge.
 
     Prints one table: test scores (of classes NLL, Brier, ECE, AUROC, of ordered ones CRPS too; of numbers NLL, CRPS,
     RMSE, coverage), the distance to NUTS or what stands in for it, log evidence, PSIS-LOO and seconds, with plain
     baselines beside. Columns are standardised on the training rows.
     """
 
+    models: SavedModels = None
     table: Table
-    target: Target
+    target: ComparedTarget = None
     out: ComparisonFolder = None
     model: ComparedModel = "linear"
     task: Task = "auto"
@@ -379,6 +401,11 @@ class CompareOptions:
     drop: Drop = None
     missing: Missing = None
     as_json: AsJson = False
+
+    def __post_init__(self) -> None:
+        """Asks for the target where no model's file may name it."""
+        if not self.models and self.target is None:
+            raise UsageError("Missing option '--target'.")
 
 
 @command("report", "reporting:report_table")

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bayescope.cli.answer import PIPED_WIDTH, answer, stdout, verbatim
+from bayescope.cli.comparing_models import compare_models
 from bayescope.cli.models import build, task_of
 from bayescope.cli.opening import open_source
 from bayescope.cli.training_table import Roles, TrainingTable, read_training_table
@@ -34,6 +35,14 @@ LARGEST, SMALLEST_SPREAD = 1e75, 1e-75
 BEST = "bold green"
 # Columns of the upper part where the terminal is narrow: scores and distances, which fit 80 letters.
 FIRST_PART = 6
+
+
+def compare_files(options: CompareOptions) -> None:
+    """Compares saved models where there are some, else every posterior of a model that is fitted to the table."""
+    if options.models:
+        compare_models(options)
+    else:
+        compare_table(options)
 
 
 def compare_table(options: CompareOptions, compare: Callable[..., Comparison] = compare) -> None:

@@ -65,7 +65,7 @@ def report_table(options: ReportOptions) -> None:
             held_out=kept,
             training=None if training is None else training.data,
             random_state=options.seed,
-            row_names=_row_names(source, fitted, judged.places),
+            row_names=row_names(source, fitted, judged.places),
             command=_command(options),
         )
     notes = [*note, *warned]
@@ -115,7 +115,7 @@ def _training_rows(path: Path, fitted: FittedTable) -> TrainingTable:
     return train
 
 
-def _row_names(source: Source, fitted: FittedTable, places: np.ndarray) -> RowNames:
+def row_names(source: Source, fitted: FittedTable, places: np.ndarray) -> RowNames:
     """How a reader finds the rows in the file: by a column of identifiers where there is one, else by their number.
 
     Args:

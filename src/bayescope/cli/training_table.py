@@ -53,7 +53,7 @@ class Roles:
     ) -> Roles:
         """The roles that the options of a command name."""
         trials: str | None = getattr(options, "trials", None)
-        return cls(options.target, options.drop or (), options.categorical or (), weight, added, trials)
+        return cls(options.target or "", options.drop or (), options.categorical or (), weight, added, trials)
 
     def within(self, source: Source) -> Roles:
         """The roles with names that are columns.

@@ -158,17 +158,16 @@ def reliability_curves(probs: Mapping[str, np.ndarray], y: np.ndarray, *, ax: Ca
     classes = next(iter(probs.values())).shape[1]
     diagrams = {name: metrics.reliability(table, y) for name, table in probs.items()}
     largest = max(int(diagram.count.max()) for diagram in diagrams.values())
-    bins = len(next(iter(diagrams.values())).count)
     with style.house():
         figure, axes = style.panels(
             len(probs),
             width=2.75,
             height=2.55,
             title="Is it right as often as it says?",
-            subtitle=f"{len(y)} test rows in {bins} bins of confidence, the probability of the predicted class. "
-            "Points: the share of a bin's rows that are right; on the diagonal it is as often right as it says, below "
-            "it is overconfident. Light bars: where 95 % of such shares fall if the probabilities are true. Grey bars: "
-            f"rows in the bin, at most {largest}.",
+            subtitle=f"{len(y)} test rows in {metrics.BINS} bins of confidence, the probability of the predicted "
+            "class. Points: the share of a bin's rows that are right; on the diagonal it is as often right as it says, "
+            "below it is overconfident. Light bars: where 95 % of such shares fall if the probabilities are true. "
+            f"Grey bars: rows in the bin, at most {largest}.",
             sharex=True,
             sharey=True,
             ax=ax,

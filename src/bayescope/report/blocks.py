@@ -246,17 +246,19 @@ class Section:
 @final
 @dataclass(frozen=True)
 class Trust:
-    """The answer to "how far can its uncertainty be trusted?".
+    """The answer to the question that the page begins with.
 
     Attributes:
         tone: of the answer.
         headline: in a few words.
         sentences: the reasons.
+        question: what is answered.
     """
 
     tone: Tone
     headline: str
     sentences: tuple[str, ...]
+    question: str = "How far can its uncertainty be trusted?"
 
 
 @final

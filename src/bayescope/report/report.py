@@ -211,8 +211,23 @@ def write_comparison(comparison: Comparison, path: str | Path, *, title: str | N
     Raises:
         InputError: if the file cannot be written.
     """
-    place = _file(path)
-    return _written(comparison_page(comparison, title or "Every posterior, against the reference"), place)
+    return write_page(comparison_page(comparison, title or "Every posterior, against the reference"), path)
+
+
+def write_page(page: Page, path: str | Path) -> WrittenReport:
+    """Writes a page as one HTML file that needs nothing else.
+
+    Args:
+        page: what it holds.
+        path: the file to write, which ends in .html; one of that name is replaced.
+
+    Returns:
+        The file's path; a notebook shows the page itself.
+
+    Raises:
+        InputError: if the file cannot be written.
+    """
+    return _written(page, _file(path))
 
 
 def page_of(facts: Facts, title: str | None = None) -> Page:
