@@ -29,7 +29,16 @@ from bayescope.files import only_writer, staged
 from bayescope.report.facts import fitted as facts_of
 from bayescope.report.judged import LEAST_ROWS, MOST_ROWS, MOST_TRIALS, Judged
 from bayescope.report.models_page import models_page, provenance
-from bayescope.report.paired import MOST_MODELS, JudgedModel, PairedScore, Seen, headline, judged_model, said
+from bayescope.report.paired import (
+    MOST_MODELS,
+    JudgedModel,
+    PairedScore,
+    Seen,
+    headline,
+    judged_model,
+    nll_left_out,
+    said,
+)
 from bayescope.report.report import write_page
 from bayescope_command.app import CompareOptions
 
@@ -287,17 +296,8 @@ def _judged(saved: Sequence[SavedModel], places: np.ndarray, seen: Sequence[Seen
 
 def _notes_on_scores(models: Sequence[JudgedModel], saved: Sequence[SavedModel]) -> list[str]:
     """Why the NLL is missing, and what labels a model never saw."""
-    notes = []
-    kinds = {model.outcomes: model.name for model in models}
-    if len(kinds) > 1:
-        of = "; ".join(f"{name}: {kind}" for kind, name in kinds.items())
-        notes.append(
-            "NLL is left out: log probabilities and log densities, or densities of different outcomes, cannot be "
-            f"compared ({of})"
-        )
-    endless = [model.name for model in models if not np.isfinite(model.predicted.log_prob).all()]
-    if endless:
-        notes.append(f"NLL is left out: an outcome has the probability 0 under {listed(endless)}")
+    left_out = nll_left_out(models)
+    notes = [left_out] if left_out else []
     for model in saved:
         unseen = model.fitted.unseen(model.table.features)
         notes += [f"{model.name}: {note}" for note in notes_on_unseen(unseen)]

@@ -157,17 +157,30 @@ def paired_scores(models: Sequence[JudgedModel], judged: Judged, random_state: i
     """
     classes = bool(judged.classes)
     scored = class_scores if classes else number_scores
-    own = [{score.name: score for score in scored(judged, model.predicted, random_state)} for model in models]
-    statistics = [(_of_classes if classes else _of_numbers)(judged, model.predicted) for model in models]
-    alike_measured = len({model.outcomes for model in models}) == 1
-    finite = all(np.isfinite(model.predicted.log_prob).all() for model in models)
-    names = [name for name in LABELS if name in own[0] and (name != "nll" or (alike_measured and finite))]
+    comparable = not nll_left_out(models)
+    # Without its log probabilities, which may be infinite, a model has all other scores.
+    predicted = [
+        model.predicted if comparable else replace(model.predicted, log_prob=np.zeros(len(judged))) for model in models
+    ]
+    own = [{score.name: score for score in scored(judged, each, random_state)} for each in predicted]
+    statistics = [(_of_classes if classes else _of_numbers)(judged, each) for each in predicted]
+    names = [name for name in LABELS if name in own[0] and (comparable or name != "nll")]
 
     def all_of_them(weights: np.ndarray) -> np.ndarray:
         return np.column_stack([each[name](weights) for each in statistics for name in names])
 
     drawn = bootstrap(all_of_them, len(judged), random_state).reshape(-1, len(models), len(names))
     return tuple(_paired(name, [each[name] for each in own], drawn[:, :, place]) for place, name in enumerate(names))
+
+
+def nll_left_out(models: Sequence[JudgedModel]) -> str:
+    """Why the models' log probabilities cannot be compared; empty if they can."""
+    kinds = {model.outcomes: model.name for model in models}
+    if len(kinds) > 1:
+        of = "; ".join(f"{name}: {kind}" for kind, name in kinds.items())
+        return f"NLL is left out: probabilities and densities of different outcomes have no common unit ({of})"
+    endless = [model.name for model in models if not np.isfinite(model.predicted.log_prob).all()]
+    return f"NLL is left out: an outcome has the probability 0 under {', '.join(endless)}" if endless else ""
 
 
 def _paired(name: str, scores: Sequence[Score], drawn: np.ndarray) -> PairedScore:
