@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,8 @@ from bayescope import (
     NeuralAdditiveClassifier,
     NeuralAdditiveRegressor,
 )
-from bayescope.report import facts, judged
+from bayescope.report import document, facts, judged, page_of
+from tests.browser import DESKTOP
 
 # What a browser would run, or a template would read, if any of it were taken as more than text.
 HOSTILE = "</script><script>window.broken = 1</script>{{ 7 * 7 }} & %{x}"
@@ -110,3 +112,69 @@ def _blobs(classes: int) -> tuple[pd.DataFrame, pd.Series]:
     X[:, 0] += 1.5 * y
     X[:, 1] -= 0.8 * (y == 1)
     return pd.DataFrame(X, columns=["width", "height", "noise"]), pd.Series(np.array(["a", "b", "c"])[y], name="kind")
+
+
+# Pages in a browser ---------------------------------------------------------------------------------------------------
+DRAWN = "[...document.querySelectorAll('[data-figure]')].every(chart => chart.dataset.drawn === 'yes')"
+
+
+class Visit(NamedTuple):
+    """A page that was opened, with what it complained of and what it asked for."""
+
+    page: Any
+    complaints: list[str]
+    requests: list[str]
+
+
+@pytest.fixture(scope="session")
+def files(facts_of, tmp_path_factory, request) -> Callable[[str], Path]:
+    folder = tmp_path_factory.mktemp("reports")
+
+    def write(name: str) -> Path:
+        path = folder / f"{name}.html"
+        if not path.exists():
+            path.write_text(document(page_of(facts_of(request.getfixturevalue(name)))), encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def visit(browser, files) -> Iterator[Callable[..., Visit]]:
+    """Opens a page, once for each way of opening it: loading is what takes time."""
+    open_ones: dict[tuple[object, ...], Visit] = {}
+
+    def go(name: str, *, size: dict[str, int] = DESKTOP, scheme: str = "light", scripts: bool = True) -> Visit:
+        way = (name, size["width"], scheme, scripts)
+        if way not in open_ones:
+            context = browser.new_context(viewport=size, color_scheme=scheme, java_script_enabled=scripts)
+            open_ones[way] = told = Visit(context.new_page(), [], [])
+            told.page.on("console", lambda message: told.complaints.append(message.text))
+            told.page.on("pageerror", lambda error: told.complaints.append(str(error)))
+            context.route("**/*", lambda route: _local(route, told.requests))
+            told.page.goto(files(name).as_uri())
+            if scripts:
+                until(told.page, DRAWN)
+        return open_ones[way]
+
+    yield go
+    for told in open_ones.values():
+        told.page.context.close()
+
+
+def until(page: Any, expression: str) -> None:
+    """Waits for something to be true. Playwright's own way of waiting is refused by the page's policy."""
+    for _ in range(200):
+        if page.evaluate(expression):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"never true: {expression}")
+
+
+def _local(route: Any, requests: list[str]) -> None:
+    """Lets files through, and nothing else."""
+    requests.append(route.request.url)
+    if route.request.url.startswith(("file:", "data:", "blob:")):
+        route.continue_()
+    else:
+        route.abort()

@@ -86,7 +86,7 @@ class Axis:
         if isinstance(described, CategoricalEncoding):
             values = _labels(described, grid)
         else:
-            values = _numbers(described, points if grid is None else grid, _values_seen(additive, place, described))
+            values = _numbers(described, points if grid is None else grid, _values_seen(additive, place))
         numbers, levels = described.encode(values)
         return cls(place, described, values, torch.from_numpy(numbers), torch.from_numpy(levels))
 
@@ -153,20 +153,31 @@ def _numbers(described: NumericEncoding, grid: int | Sequence[Any] | np.ndarray,
     return values
 
 
-def _values_seen(additive: Additive, feature: int, described: NumericEncoding) -> np.ndarray | None:
+def _values_seen(additive: Additive, feature: int) -> np.ndarray | None:
     """The values of a feature in the column's unit, where they are few enough to have effects of their own."""
+    return numbers_seen(additive, feature) if recurring(additive, feature) else None
+
+
+def recurring(additive: Additive, feature: int) -> bool:
+    """Whether the values of a feature are few enough to have effects of their own."""
     seen, term = additive.seen.features[feature], feature_term(additive.encoding, feature)
-    rows = seen.rows(additive.encoding)
-    if not has_values(term, rows, float(seen.weights.sum())):
-        return None
-    numbers = values_of(term, rows).numpy()
+    return has_values(term, seen.rows(additive.encoding), float(seen.weights.sum()))
+
+
+def numbers_seen(additive: Additive, feature: int) -> np.ndarray:
+    """The different numbers of a feature that were fitted, in the column's unit, ascending."""
+    described = additive.encoding.features[feature]
+    assert isinstance(described, NumericEncoding)
+    rows = additive.seen.features[feature].rows(additive.encoding)
+    numbers = values_of(feature_term(additive.encoding, feature), rows).numpy()
     low, high = np.full(len(numbers), described.minimum), np.full(len(numbers), described.maximum)
     for _ in range(BISECTIONS):
         middle = 0.5 * (low + high)
         below = described.forward(middle) < numbers
         low, high = np.where(below, middle, low), np.where(below, high, middle)
     # The model knows a value by its number to the last bit, which short decimals mostly give.
-    short = np.array([float(f"{value:.{DIGITS}g}") for value in high])
+    largest = max(abs(described.minimum), abs(described.maximum)) or 1.0
+    short = np.round(high, DIGITS - 1 - int(np.floor(np.log10(largest))))
     return np.where(described.forward(short) == numbers, short, high)
 
 

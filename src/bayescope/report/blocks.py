@@ -215,6 +215,19 @@ class Explorer:
 
 @final
 @dataclass(frozen=True)
+class WhatIf:
+    """Controls for the features of a row, and what the model predicts for it, computed on the page.
+
+    Attributes:
+        payload: f as a sum on grids, as `bayescope.report.whatif.what_if` packs it.
+    """
+
+    kind: ClassVar[str] = "what_if"
+    payload: Mapping[str, Any]
+
+
+@final
+@dataclass(frozen=True)
 class Cards:
     """Cards that stand in one row, as many as fit."""
 
@@ -222,7 +235,7 @@ class Cards:
     cards: tuple[Card, ...]
 
 
-Block = Paragraphs | Cards | Table | BarTable | Figures | Definitions | Code | Folded | Explorer
+Block = Paragraphs | Cards | Table | BarTable | Figures | Definitions | Code | Folded | Explorer | WhatIf
 
 
 @final

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from bayescope.report.statistics import (
     number_calibration,
     number_scores,
 )
+from bayescope.report.whatif import what_if
 
 # What approximations are called where the pictures' short name says too little.
 NAMES = {"conjugate": "exact (conjugate)"}
@@ -144,6 +145,7 @@ class Facts:
         doubt: the rows that it knows least about.
         influence: what moves its predictions.
         explanations: of the rows that can be looked at one by one.
+        what_if: what the page predicts other rows from, or why it does not.
         standing: how wrong the posterior is.
         held_out: whether the rows were kept from the fit, as the caller says; ``None`` if unknown.
         random_state: of everything that was drawn.
@@ -158,6 +160,7 @@ class Facts:
     doubt: Doubt
     influence: Influence
     explanations: Explanations
+    what_if: Mapping[str, Any] | str
     standing: Standing
     held_out: bool | None
     random_state: int
@@ -196,6 +199,7 @@ def gathered(
         moved = influence(estimator, judged, random_state)
         report(4, len(STEPS), STEPS[4])
         explained = explanations(estimator, judged, doubts.explorable)
+        other_rows = what_if(estimator, judged, explained)
         report(5, len(STEPS), STEPS[5])
         stands = standing(estimator, judged, training, reference, random_state)
     return Facts(
@@ -207,6 +211,7 @@ def gathered(
         doubts,
         moved,
         explained,
+        other_rows,
         stands,
         held_out,
         random_state,

@@ -30,7 +30,7 @@ from bayescope.errors import InputError
 from bayescope.estimators.pipelines import Wrapped
 from bayescope.files import staged
 from bayescope.plots.numbers import count
-from bayescope.report.blocks import Block, Explorer, Figure, Figures, Folded, Page
+from bayescope.report.blocks import Block, Explorer, Figure, Figures, Folded, Page, WhatIf
 from bayescope.report.comparing import comparison_page
 from bayescope.report.facts import Facts, gathered
 from bayescope.report.judged import Judged, RowNames
@@ -41,6 +41,8 @@ from bayescope.report.verdict import verdict
 SUFFIXES = (".html", ".htm")
 PACKAGE = "bayescope.report"
 PLOTLY, SCRIPT, THEME, STYLE = "plotly-basic.min.js", "report.js", "theme.js", "report.css"
+# Blocks whose data are on the page, with the script that reads them; the explorer's is part of `SCRIPT`.
+SCRIPTS: dict[type[Block], tuple[str, str | None]] = {Explorer: ("explorer", None), WhatIf: ("whatif", "whatif.js")}
 _PERCENT = re.compile(r"(?<=\d) %")
 
 # Before Python 3.12 only the class of this system's paths can be derived from, which type checkers cannot follow.
@@ -263,19 +265,19 @@ def _file(out: str | Path) -> Path:
 def document(page: Page) -> str:
     """The HTML of a page with everything it needs inside."""
     figures = {figure.name: {"data": figure.data, "layout": figure.layout} for figure in _figures(page)}
-    scripts = {name: _asset(name) for name in (PLOTLY, SCRIPT, THEME)}
+    live = {type(block): block for block in _blocks(page) if isinstance(block, Explorer | WhatIf)}
+    names = [PLOTLY, SCRIPT, *(script for block in live if (script := SCRIPTS[block][1]) is not None)]
+    scripts = [_asset(name) for name in names]
     text: str = (
         _environment()
         .get_template("page.html.j2")
         .render(
             page=page,
-            policy=_policy(list(scripts.values())),
+            policy=_policy([_asset(THEME), *scripts]),
             style=Markup(_asset(STYLE)),
-            plotly=Markup(scripts[PLOTLY]),
-            script=Markup(scripts[SCRIPT]),
-            theme=Markup(scripts[THEME]),
-            figures=_json(figures),
-            explorer=_json(next((block.payload for block in _blocks(page) if isinstance(block, Explorer)), {})),
+            scripts=[Markup(text) for text in scripts],
+            theme=Markup(_asset(THEME)),
+            data={"figure": _json(figures), **{SCRIPTS[kind][0]: _json(block.payload) for kind, block in live.items()}},
         )
     )
     return text

@@ -25,6 +25,7 @@ from bayescope.report.blocks import (
     Section,
     Table,
     TrackBar,
+    WhatIf,
     aside,
 )
 from bayescope.report.explorer import explorer
@@ -66,6 +67,7 @@ def sections(facts: Facts) -> tuple[Section, ...]:
         Section("calibration", "Does its uncertainty hold?", (_calibration(facts),), "Calibration"),
         Section("doubt", "Where the model doubts", (_doubt_lead(facts), explorer(facts)), "Doubt"),
         Section("effects", "What moves its predictions", _effects(facts), "Effects"),
+        Section("whatif", "What if", _what_if(facts), "What if"),
         Section("data", "The data", _data(facts), "Data"),
         Section("posteriors", "How wrong is this posterior?", standing_blocks(facts), "Posterior"),
         Section("model", "The model", _model(facts), "Model"),
@@ -119,6 +121,21 @@ def _effects(facts: Facts) -> tuple[Block, ...]:
             return lead, *(Folded(f"Weights for {name}", (one,)) for name, one in names)
         case Dependence() as moved:
             return _dependence(moved, facts)
+
+
+def _what_if(facts: Facts) -> tuple[Block, ...]:
+    if isinstance(facts.what_if, str):
+        return (aside(facts.what_if),)
+    off, unit = facts.what_if["difference"], facts.what_if["unit"]
+    said = (
+        "Choose values, and this page predicts the row by the model's own sum and posterior. Numbers beyond those of "
+        "the data are not offered: the model has seen nothing there. "
+    )
+    checked = (
+        f"On {count(off['rows'], 'row')} of this page its {unit} differs from the model's by at most "
+        f"{plain(max(off['mean'], off['sd']), 1)}."
+    )
+    return aside(said + checked), WhatIf(facts.what_if)
 
 
 def _additive(moved: Effects) -> tuple[Block, ...]:

@@ -17,7 +17,7 @@ from bayescope.report import document, page_of
 from tests.report.conftest import HOSTILE, HOSTILE_LABEL
 
 MOST_BYTES = 4 * 2**20
-SECTIONS = ["figures", "calibration", "doubt", "effects", "data", "posteriors", "model", "reproduce"]
+SECTIONS = ["figures", "calibration", "doubt", "effects", "whatif", "data", "posteriors", "model", "reproduce"]
 ADDRESS = re.compile(r"^\s*(https?:)?//|^\s*(ftp|file|javascript):", re.IGNORECASE)
 
 
@@ -110,7 +110,7 @@ def test_hostile_names_and_values_are_text(pages):
         assert HOSTILE in read.text
         assert HOSTILE_LABEL[:12] in read.text
         assert "{{ 7 * 7 }}" in read.text
-        assert len(read.scripts) == 5
+        assert len(read.scripts) == 7
         told = json.loads(next(text for text in read.scripts if '"rows"' in text[:40]))
         assert any(HOSTILE[:10] in part[0] for part in told["rows"][0]["parts"][0])
 

@@ -1,10 +1,11 @@
 // Draws the charts in the colours of the theme, and explains a row when one is chosen. Text is set as text, never as HTML.
 "use strict";
-(() => {
+// What the scripts of other blocks take from here.
+const bayescope = (() => {
   const root = document.documentElement;
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
   const figures = read("figure-data");
-  const explorer = read("explorer-data");
+  const explorer = document.getElementById("explorer-data") ? read("explorer-data") : null;
   const charts = [...document.querySelectorAll("[data-figure]")];
   const paper = matchMedia("print");
   // Widths of charts on A4 with the style sheet's margins, in pixels.
@@ -223,4 +224,5 @@
     });
     choose(0, false);
   }
+  return { read, element, shown, percent, barTable, explorer, choose, chosen: () => chosen };
 })();
