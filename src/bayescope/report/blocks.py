@@ -228,6 +228,19 @@ class WhatIf:
 
 @final
 @dataclass(frozen=True)
+class Decisions:
+    """A threshold slider, the confusion matrix there, and what its cells are worth.
+
+    Attributes:
+        payload: counts for each class and threshold, as `bayescope.report.decisions` has them.
+    """
+
+    kind: ClassVar[str] = "decisions"
+    payload: Mapping[str, Any]
+
+
+@final
+@dataclass(frozen=True)
 class Cards:
     """Cards that stand in one row, as many as fit."""
 
@@ -235,7 +248,7 @@ class Cards:
     cards: tuple[Card, ...]
 
 
-Block = Paragraphs | Cards | Table | BarTable | Figures | Definitions | Code | Folded | Explorer | WhatIf
+Block = Paragraphs | Cards | Table | BarTable | Figures | Definitions | Code | Folded | Explorer | WhatIf | Decisions
 
 
 @final

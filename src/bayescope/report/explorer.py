@@ -37,6 +37,9 @@ def explorer(facts: Facts) -> Explorer:
         "outputs": list(reasons.outputs) if reasons.parts.shape[2] > 1 else [],
         "classes": list(facts.judged.classes),
         "target": facts.judged.target,
+        "names": ["right", "wrong"] if facts.judged.classes else ["inside its interval", "outside its interval"],
+        # What rows are searched by; the data of "what if" have it too.
+        "table": _table(facts, reasons.places) if isinstance(facts.what_if, str) else None,
     }
     return Explorer(_scatter(facts), _list(facts), tuple(range(len(facts.doubt.listed))), payload)
 
@@ -50,11 +53,28 @@ def _row(facts: Facts, reasons: Explanations, place: int, most: int) -> dict[str
         "truth": _truth(facts, row),
         "predicted": _prediction(facts, row),
         "interval": _interval(facts, reasons, place),
-        "right": None if not judged.classes else bool(facts.doubt.error[row] == 0),
+        "right": bool(facts.doubt.error[row] == 0 if judged.classes else facts.predicted.inside(judged.y)[row]),
         "output": int(facts.doubt.predicted[row]) if outputs > 1 and judged.classes else 0,
         "probs": _probabilities(reasons, place) if judged.classes else [],
         "parts": [_parts(reasons, place, output, most) for output in range(outputs)],
     }
+
+
+def _table(facts: Facts, places: np.ndarray) -> dict[str, Any]:
+    """The rows' values: numbers, or positions among a column's labels; ``None`` where one is missing."""
+    columns: list[dict[str, Any]] = []
+    found = []
+    for column in facts.judged.columns:
+        values = column.values[places]
+        if column.kind == "numeric":
+            columns.append({"name": column.name})
+            found.append([None if value != value else float(f"{value:.6g}") for value in values.tolist()])
+            continue
+        labels = sorted({cell(value) for value in values if value is not None})
+        known = {label: place for place, label in enumerate(labels)}
+        columns.append({"name": column.name, "labels": labels})
+        found.append([None if value is None else known[cell(value)] for value in values])
+    return {"columns": columns, "rows": [list(row) for row in zip(*found, strict=True)]}
 
 
 def _probabilities(reasons: Explanations, place: int) -> list[list[float]]:

@@ -30,7 +30,7 @@ from bayescope.errors import InputError
 from bayescope.estimators.pipelines import Wrapped
 from bayescope.files import staged
 from bayescope.plots.numbers import count
-from bayescope.report.blocks import Block, Explorer, Figure, Figures, Folded, Page, WhatIf
+from bayescope.report.blocks import Block, Decisions, Explorer, Figure, Figures, Folded, Page, WhatIf
 from bayescope.report.comparing import comparison_page
 from bayescope.report.facts import Facts, gathered
 from bayescope.report.judged import Judged, RowNames
@@ -42,7 +42,11 @@ SUFFIXES = (".html", ".htm")
 PACKAGE = "bayescope.report"
 PLOTLY, SCRIPT, THEME, STYLE = "plotly-basic.min.js", "report.js", "theme.js", "report.css"
 # Blocks whose data are on the page, with the script that reads them; the explorer's is part of `SCRIPT`.
-SCRIPTS: dict[type[Block], tuple[str, str | None]] = {Explorer: ("explorer", None), WhatIf: ("whatif", "whatif.js")}
+SCRIPTS: dict[type[Block], tuple[str, str | None]] = {
+    Explorer: ("explorer", None),
+    WhatIf: ("whatif", "whatif.js"),
+    Decisions: ("decisions", "decisions.js"),
+}
 _PERCENT = re.compile(r"(?<=\d) %")
 
 # Before Python 3.12 only the class of this system's paths can be derived from, which type checkers cannot follow.
@@ -265,7 +269,7 @@ def _file(out: str | Path) -> Path:
 def document(page: Page) -> str:
     """The HTML of a page with everything it needs inside."""
     figures = {figure.name: {"data": figure.data, "layout": figure.layout} for figure in _figures(page)}
-    live = {type(block): block for block in _blocks(page) if isinstance(block, Explorer | WhatIf)}
+    live = {type(block): block for block in _blocks(page) if isinstance(block, Explorer | WhatIf | Decisions)}
     names = [PLOTLY, SCRIPT, *(script for block in live if (script := SCRIPTS[block][1]) is not None)]
     scripts = [_asset(name) for name in names]
     text: str = (

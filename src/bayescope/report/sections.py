@@ -28,6 +28,7 @@ from bayescope.report.blocks import (
     WhatIf,
     aside,
 )
+from bayescope.report.decisions import decisions
 from bayescope.report.explorer import explorer
 from bayescope.report.facts import Facts
 from bayescope.report.figures import axis, bars, layout, rounded, table
@@ -65,6 +66,7 @@ def sections(facts: Facts) -> tuple[Section, ...]:
     return (
         Section("figures", "Headline figures", headline, "Figures"),
         Section("calibration", "Does its uncertainty hold?", (_calibration(facts),), "Calibration"),
+        *_decisions(facts),
         Section("doubt", "Where the model doubts", (_doubt_lead(facts), explorer(facts)), "Doubt"),
         Section("effects", "What moves its predictions", _effects(facts), "Effects"),
         Section("whatif", "What if", _what_if(facts), "What if"),
@@ -95,6 +97,13 @@ def _calibration(facts: Facts) -> Figures:
         curve = calibration_charts.reliability(measured, len(facts.judged.classes))
         return Figures((curve, calibration_charts.separation(facts.judged, facts.predicted)), "half")
     return Figures((calibration_charts.coverage(measured), calibration_charts.pit(measured)), "half")
+
+
+def _decisions(facts: Facts) -> tuple[Section, ...]:
+    if not facts.judged.classes:
+        return ()
+    blocks = decisions(facts.judged, facts.predicted, facts.random_state)
+    return (Section("decisions", "Where to draw the line", blocks, "Decide"),)
 
 
 def _doubt_lead(facts: Facts) -> Paragraphs:

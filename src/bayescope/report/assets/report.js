@@ -173,26 +173,26 @@ const bayescope = (() => {
     const row = explorer.rows[place];
     document.getElementById("explanation-heading").textContent = `${row.name} and its reasons`;
     const told = element("p", `Predicted ${row.predicted}, ${row.interval}. Truth: `, { class: "told" });
-    told.append(element("span", row.truth, row.right === false ? { class: "wrong" } : {}));
-    if (row.right === false) told.append(" (wrong)");
+    const wrong = row.right === false && explorer.classes.length > 0;
+    told.append(element("span", row.truth, wrong ? { class: "wrong" } : {}));
+    if (wrong) told.append(" (wrong)");
     const why = element("div", "");
     why.append(reasons(row, row.output));
     body.replaceChildren(told, ...(row.probs.length ? [probabilities(row)] : []), ...(explorer.outputs.length > 1 ? [chooser(row, why)] : []), why);
   }
 
-  // A ring about the chosen point: one more trace.
+  // A ring about a point of a chart, in place of the one before: one more trace.
+  function mark(name, x, y) {
+    const marker = { size: 17, symbol: "circle-open", color: "@ink", line: { width: 2 } };
+    const ring = { type: "scatter", mode: "markers", name: "chosen", showlegend: false, hoverinfo: "skip", x: [x], y: [y], marker };
+    const figure = figures[name];
+    figure.data = [...figure.data.filter((trace) => trace.name !== "chosen"), ring];
+    draw(charts.find((each) => each.dataset.figure === name));
+  }
+
   function ring(place) {
-    const chart = charts.find((each) => each.dataset.figure === "rows");
-    const figure = figures.rows;
-    figure.data = figure.data.filter((trace) => trace.name !== "chosen");
-    for (const trace of figure.data) {
-      const at = (trace.customdata || []).indexOf(place);
-      if (at < 0) continue;
-      const marker = { size: 17, symbol: "circle-open", color: "@ink", line: { width: 2 } };
-      figure.data = [...figure.data, { type: "scatter", mode: "markers", name: "chosen", showlegend: false, hoverinfo: "skip", x: [trace.x[at]], y: [trace.y[at]], marker }];
-      break;
-    }
-    draw(chart);
+    const own = figures.rows.data.find((trace) => (trace.customdata || []).includes(place));
+    if (own) mark("rows", own.x[own.customdata.indexOf(place)], own.y[own.customdata.indexOf(place)]);
   }
 
   function choose(place, scroll) {
@@ -204,14 +204,101 @@ const bayescope = (() => {
       else line.removeAttribute("aria-current");
     }
     explain(chosen);
+    compare();
     ring(chosen);
     const panel = document.getElementById("explanation");
     const box = panel.getBoundingClientRect();
     if (scroll && (box.top > innerHeight - 120 || box.bottom < 120)) panel.scrollIntoView({ block: "start" });
   }
 
+  // Two rows side by side: what makes the difference between their predictions.
+  const comparison = document.getElementById("comparison");
+  let kept = -1;
+
+  // [name, value] of the parts of a row: all of them where the page can compute them, else the largest.
+  function partsOf(place, output) {
+    const all = bayescope.contributions ? bayescope.contributions(place, output) : null;
+    return all || explorer.rows[place].parts[output].filter((part) => part[4] === "part").map(([name, value]) => [...name.split(" = ", 1), value]);
+  }
+
+  function compare() {
+    const button = document.getElementById("keep");
+    button.textContent = kept < 0 ? "Compare with another row" : `Stop comparing with row ${explorer.rows[kept].row}`;
+    button.setAttribute("aria-pressed", String(kept >= 0));
+    comparison.replaceChildren();
+    if (kept < 0) return;
+    if (kept === chosen) return comparison.append(element("p", "Choose the other row.", { class: "muted" }));
+    const output = explorer.rows[chosen].output;
+    const [here, there] = [new Map(partsOf(chosen, output)), new Map(partsOf(kept, output))];
+    const names = [...new Set([...here.keys(), ...there.keys()])];
+    const known = names.filter((name) => here.has(name) && there.has(name));
+    const lines = known.map((name) => ({ name, value: here.get(name) - there.get(name) })).sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
+    const totals = [chosen, kept].map((place) => explorer.rows[place].parts[output].at(-1)[1]);
+    const shownLines = lines.slice(0, 10);
+    const largest = Math.max(...totals.map(Math.abs), ...lines.map((line) => Math.abs(line.value)));
+    const rest = totals[0] - totals[1] - shownLines.reduce((sum, line) => sum + line.value, 0);
+    const rows = shownLines.map((line) => ({ ...line, text: shown(line.value, largest, true), low: 0, high: 0, tint: line.value > 0 ? "high" : "low", kind: "part" }));
+    if (explorer.sums) rows.push({ name: "all else", text: shown(rest, largest, true), kind: "rest" });
+    rows.push({ name: explorer.sums ? "together" : "prediction", text: shown(totals[0] - totals[1], largest, true), kind: "total" });
+    const ends = [Math.min(0, ...shownLines.map((line) => line.value)), Math.max(0, ...shownLines.map((line) => line.value))];
+    const of = explorer.outputs.length > 1 ? ` for ${explorer.outputs[output]}` : "";
+    comparison.append(barTable(`Row ${explorer.rows[chosen].row} less row ${explorer.rows[kept].row}${of}, in ${explorer.unit}: ${shown(totals[0], largest)} less ${shown(totals[1], largest)}`, rows, ends));
+  }
+
+  // Rows by their numbers, classes and values: words, or columns with bounds, with commas between.
+  const BOUNDS = { "<": (a, b) => a < b, "<=": (a, b) => a <= b, ">": (a, b) => a > b, ">=": (a, b) => a >= b, "=": (a, b) => a === b };
+  function searched() {
+    const table = explorer.table || read("whatif-data");
+    const value = (place, k) => {
+      const at = table.rows[place][k], labels = table.columns[k].labels;
+      return at === null ? "missing" : labels ? labels[at] : at;
+    };
+    const texts = explorer.rows.map((row, place) =>
+      [`row ${row.row}`, row.predicted, row.truth, ...table.columns.map((column, k) => `${column.name} = ${value(place, k)}`)].join(" \n").toLowerCase());
+    const fits = (place, word) => {
+      const [, name, bound, wanted] = /^(.+?)\s*(<=|>=|<|>|=)\s*(.+)$/.exec(word) || [];
+      const k = name === undefined ? -1 : table.columns.findIndex((column) => column.name.toLowerCase() === name);
+      if (k < 0) return texts[place].includes(word);
+      const own = value(place, k);
+      return typeof own === "number" ? BOUNDS[bound](own, Number(wanted)) : bound === "=" && own.toLowerCase() === wanted;
+    };
+    const text = document.getElementById("row-text"), filter = document.getElementById("row-filter");
+    const list = document.getElementById("row-results"), counted = document.getElementById("row-count");
+    const search = () => {
+      const words = text.value.toLowerCase().split(",").map((word) => word.trim()).filter(Boolean);
+      const found = explorer.rows.map((_, place) => place).filter((place) =>
+        (!filter.value || explorer.rows[place].right === (filter.value === "right")) && words.every((word) => fits(place, word)));
+      const idle = !words.length && !filter.value;
+      counted.hidden = idle;
+      counted.textContent = `${found.length} of ${explorer.rows.length} rows${found.length > 20 ? "; the first 20:" : ""}`;
+      list.replaceChildren(...(idle ? [] : found.slice(0, 20)).map((place) => {
+        const row = explorer.rows[place], line = element("li", ""), button = element("button", String(row.row), { type: "button", class: "row", "aria-label": `Explain row ${row.row}` });
+        button.addEventListener("click", () => choose(place, true));
+        line.append(button, ` ${row.predicted}, truth ${row.truth}`);
+        return line;
+      }));
+    };
+    const [right, wrong] = explorer.names;
+    filter.options[1].textContent = wrong;
+    filter.options[2].textContent = right;
+    const numeric = table.columns.findIndex((column, k) => !column.labels && typeof value(0, k) === "number");
+    document.getElementById("row-example").textContent = numeric < 0 ? `${table.columns[0].name} = ${value(0, 0)}` : `${table.columns[numeric].name} > ${value(0, numeric)}`;
+    text.addEventListener("input", search);
+    filter.addEventListener("change", search);
+    const form = document.getElementById("row-search");
+    form.addEventListener("submit", (event) => event.preventDefault());
+    form.hidden = false;
+  }
+
   drawAll();
   if (body) {
+    searched();
+    const keep = document.getElementById("keep");
+    keep.addEventListener("click", () => {
+      kept = kept < 0 ? chosen : -1;
+      compare();
+    });
+    keep.parentElement.hidden = false;
     for (const line of document.querySelectorAll("tr[data-place]")) {
       line.addEventListener("click", () => choose(Number(line.dataset.place), true));
     }
@@ -224,5 +311,5 @@ const bayescope = (() => {
     });
     choose(0, false);
   }
-  return { read, element, shown, percent, barTable, explorer, choose, chosen: () => chosen };
+  return { read, element, shown, percent, barTable, explorer, mark, chosen: () => chosen };
 })();

@@ -299,6 +299,10 @@
   folded.querySelector("summary").textContent = `${counted(data.columns.length - SHOWN, "more feature")} of less influence`;
   explorer.rows.forEach((row, k) => start.append(element("option", `row ${row.row}: predicted ${row.predicted}`, { value: String(k) })));
   start.addEventListener("change", () => begin(start.value));
+  // The parts of a row of the page, for comparisons; none where it has no value for a column.
+  bayescope.contributions = (place, output) =>
+    data.rows[place].includes(null) ? null : parts.map((part) => [part.name, contribution(part, data.rows[place]).mean[C > 1 ? output : 0]]);
+
   const change = element("button", "Change its values", { type: "button", class: "plain" });
   change.addEventListener("click", () => {
     start.value = String(bayescope.chosen());
