@@ -1,5 +1,4 @@
-"""The command line: what `bayescope fit`, `predict`, `compare`, `report`, `effects`, `info`, `explore`
-and `gallery` do."""
+"""The command line: what `bayescope fit`, `predict`, `compare`, `report`, `effects`, `info` and others do."""
 
 from bayescope.cli.model_files import load_model
 from bayescope.cli.opening import open_source

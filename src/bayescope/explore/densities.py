@@ -23,7 +23,6 @@ from bayescope.gallery import exact
 from bayescope.posterior import GaussianPosterior
 
 POINTS = 401
-GRID = 20_001
 # KL(q‖p) is infinite where q has mass that p has not: then this is said.
 INFINITE = "KL(q‖p) is infinite (—) where q has mass outside of p's support."
 
@@ -99,6 +98,7 @@ class Density:
         start: where the search for a mode begins.
         transform: coordinates that suit it, or ``None``.
         picture: of the gallery.
+        size: points that it is integrated on.
     """
 
     title: str
@@ -109,6 +109,7 @@ class Density:
     start: float
     transform: str | None = None
     picture: str = "laplace-in-one-dimension"
+    size: int = 20_001
 
     @property
     def inside(self) -> tuple[float, float]:
@@ -132,7 +133,13 @@ DENSITIES: Mapping[str, Density] = {
         "unit_interval",
     ),
     "student": Density(
-        "Student's t", log_student, {"degrees": Parameter("degrees", 3, 3, 30, 1)}, (-6, 6), (-400, 400), 0.2
+        "Student's t",
+        log_student,
+        {"degrees": Parameter("degrees", 3, 3, 30, 1)},
+        (-6, 6),
+        (-4000, 4000),
+        0.2,
+        size=160_001,
     ),
     "skewed": Density(
         "e^(−x²/2) σ(kx + 4)", log_skewed, {"slope": Parameter("k", 20, 0, 40, 1)}, (-4, 4), (-12, 12), 0.5
@@ -244,7 +251,7 @@ def density_answers(task: DensityTask) -> Iterator[Part]:
     """The density and its approximations as one part."""
     family, log_f = DENSITIES[task.density], task.log_f
     # Fine where it is seen, and wide enough to hold all of its mass.
-    p = exact.grid(log_f, family.span, size=GRID)
+    p = exact.grid(log_f, family.span, size=family.size)
     x = np.linspace(*task.view[0], POINTS)
     start = torch.tensor([task.start], dtype=torch.float64)
     with recorded_warnings(passed_on=False) as told:

@@ -69,10 +69,12 @@ def blobs() -> Scene:
     return Scene("Overlapping blobs, linear", X, np.repeat([0, 1], 10), None, 0.1, ((-9, 9), (-8, 8)))
 
 
-def surfaces(scene: Scene, *, size: int = 72, draws: int = 800) -> dict[str, np.ndarray]:
+def surfaces(
+    scene: Scene, *, size: int = 72, draws: int = 800, posteriors: Sequence[str] = POSTERIORS
+) -> dict[str, np.ndarray]:
     """p(y = 1) by each posterior on a size × size grid; NUTS runs two chains of the given number of draws."""
     found = {}
-    for name in POSTERIORS:
+    for name in posteriors:
         chains = {"draws": draws, "tune": 500, "chains": 2} if name in SAMPLERS else {}
         model: BayesianLogisticRegression = BayesianLogisticRegression(
             features=scene.features, prior_precision=scene.prior_precision, random_state=0

@@ -8,6 +8,7 @@
   // Milliseconds that a question waits for the first part of the answer to the one before: dragging shows every step.
   const WAIT = 300;
   const STEP = 1 / 80;
+  const narrow = matchMedia("(max-width: 40rem)");
 
   const POSTERIORS = {
     map: ["MAP", "One point: the weights of greatest posterior density. It has no epistemic part."],
@@ -146,6 +147,7 @@
   const surfaceTones = [["class0", 0.62], ["card", 1], ["class1", 0.62]];
 
   function drawScene() {
+    get("scene").setAttribute("viewBox", narrow.matches ? "0 0 400 380" : "0 0 640 470");
     const density = state.kind === "density" && answer.density;
     const view = density ? [state.view[0], [0, 1.08 * Math.max(...density.p)]] : state.view;
     const focused = document.activeElement?.dataset?.place;
@@ -417,11 +419,12 @@
     const panel = get("weights-panel"), holder = get("weights");
     const part = answer.weights, effects = answer.effects?.effects;
     panel.hidden = state.kind === "density" || !(part || effects || state.model === "network");
-    panel.classList.toggle("broad", state.kind === "classes" && !effects);
+    panel.classList.toggle("broad", state.kind === "classes");
+    holder.classList.toggle("few", Boolean(effects));
     if (panel.hidden) return;
     get("weights-title").textContent = effects ? "The effect of each coordinate" : "Marginal posteriors of the weights";
     const small = (id) => {
-      const svg = make("svg", { id, class: "plot", viewBox: "0 0 260 170", role: "img" });
+      const svg = make("svg", { id, class: "plot", viewBox: narrow.matches ? "0 0 190 140" : "0 0 300 180", role: "img" });
       holder.append(svg);
       return svg;
     };
@@ -667,7 +670,7 @@
       try { localStorage.setItem("bayescope-theme", root.dataset.theme); } catch { /* it holds for this page */ }
       drawAll();
     });
-    for (const query of ["(prefers-color-scheme: dark)", "(max-width: 40rem)"]) matchMedia(query).addEventListener("change", drawAll);
+    for (const media of [matchMedia("(prefers-color-scheme: dark)"), narrow]) media.addEventListener("change", drawAll);
   }
 
   async function start() {

@@ -27,8 +27,7 @@ const Plots = (() => {
   function frame(svg, xs, ys, { xLabel = "", yLabel = "", logarithmic = false, yTicks = true, ground = true } = {}) {
     svg.replaceChildren();
     const [, , width, height] = svg.getAttribute("viewBox").split(" ").map(Number);
-    const narrow = matchMedia("(max-width: 40rem)").matches;
-    const margin = { left: yTicks ? (narrow ? 52 : 44) : 10, right: 10, top: 8, bottom: (narrow ? 30 : 24) + (xLabel ? (narrow ? 20 : 16) : 0) };
+    const margin = { left: yTicks ? 44 : 10, right: 10, top: 8, bottom: 24 + (xLabel ? 16 : 0) };
     const inner = { width: width - margin.left - margin.right, height: height - margin.top - margin.bottom };
     const shape = logarithmic ? Math.log10 : (value) => value;
     const [low, high] = xs.map(shape);
@@ -44,11 +43,11 @@ const Plots = (() => {
     if (ground) make("rect", { ...box, class: "ground" }, svg);
     const axes = make("g", {}, svg);
     const bottom = margin.top + inner.height;
-    const few = narrow ? 4 : Math.max(3, Math.round(inner.width / 90));
+    const few = Math.max(3, Math.round(inner.width / 90));
     const at = logarithmic ? ticks([low, high], Math.min(6, few)).filter(Number.isInteger).map((each) => 10 ** each) : ticks(xs, few);
     for (const value of at) {
       make("line", { class: "tick", x1: x(value), x2: x(value), y1: margin.top, y2: bottom }, axes);
-      make("text", { x: x(value), y: bottom + (narrow ? 20 : 16), "text-anchor": "middle" }, axes, name(value));
+      make("text", { x: x(value), y: bottom + 16, "text-anchor": "middle" }, axes, name(value));
     }
     for (const value of yTicks ? ticks(ys, 5) : []) {
       make("line", { class: "tick", x1: margin.left, x2: margin.left + inner.width, y1: y(value), y2: y(value) }, axes);
