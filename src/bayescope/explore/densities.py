@@ -278,12 +278,12 @@ def _approximations(
     family: Density, log_f: Callable[[Tensor], Tensor], start: Tensor, p: exact.Grid
 ) -> Iterator[tuple[str, str, GaussianPosterior]]:
     transform: Any = family.transform
+    coordinates = {None: "", "positive": " in log x", "unit_interval": " in logit x"}[transform]
     yield "laplace", "Laplace", density.laplace(log_f, start)
     if transform is not None:
-        named = {"positive": "log x", "unit_interval": "logit x"}[transform]
-        yield "transformed", f"Laplace in {named}", density.laplace(log_f, start, transform=transform)
-    title = "min KL(q‖p)" if transform is None else f"min KL(q‖p) in {named}"
-    yield "seeking", title, density.variational(log_f, 1, start=start, transform=transform, generator=0)
+        yield "transformed", f"Laplace{coordinates}", density.laplace(log_f, start, transform=transform)
+    seeking = density.variational(log_f, 1, start=start, transform=transform, generator=0)
+    yield "seeking", f"min KL(q‖p){coordinates}", seeking
     yield "covering", "min KL(p‖q)", exact.moment_match(p)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 from bayescope.errors import BayescopeError, first_line
 from bayescope.progress import listening
@@ -167,7 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = PATIENCE
     disable_nagle_algorithm = True
     server_version, sys_version = "bayescope", ""
-    protocol_version: ClassVar[str] = "HTTP/1.0"  # the end of an answer is the end of its connection
+    protocol_version = "HTTP/1.0"  # the end of an answer is the end of its connection
 
     def do_GET(self) -> None:
         name = self._asked()

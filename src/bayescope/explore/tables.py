@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, Self, cast, final, get_args
 
@@ -115,8 +115,8 @@ class Task:
         for name, most in (("degree", 8), ("count", 200 if task.bumps == "points" else 14), ("hidden", 50)):
             if checks.count(name, getattr(task, name)) > most:
                 raise InputError(f"{name}: expected at most {most}, got {getattr(task, name)}. Take fewer.")
-        numbers = ("prior_precision", "temperature", "noise_sd", "width")
-        task = replace(task, **{name: checks.positive_number(name, getattr(task, name)) for name in numbers})
+        for name in ("prior_precision", "temperature", "noise_sd", "width"):
+            checks.positive_number(name, getattr(task, name))
         reason = why_not(task.model, task.posterior)
         if reason is not None:
             raise UnsupportedError(

@@ -167,7 +167,7 @@
     }
     if (density) drawDensity(density);
     if (state.kind === "density") drawStart(); else drawPoints();
-    if (focused !== undefined) plot.over.querySelector(`[data-place="${focused}"]`)?.focus();
+    if (focused !== undefined) plot.over.querySelector(`[data-place="${focused}"]`)?.focus({ preventScroll: true });
     key("scene-key", {
       classes: [["ink line", "p = ½ (dashed: 0.1 and 0.9)"], ["muted line", answer.functions?.why || "borders drawn from the posterior"]],
       numbers: [["accent line", "mean of f, 95 % of f (dark), of y (light)"], ["muted line", answer.functions?.why || "functions drawn from the posterior"]],
@@ -219,8 +219,14 @@
     remember();
     const label = Number(document.querySelector('input[name="label"]:checked').value);
     state.points.push(state.kind === "classes" ? [tidy(at[0]), tidy(at[1]), label] : [tidy(at[0]), tidy(at[1])]);
-    chosen = state.points.length - 1;
     changed();
+    focusOn(state.points.length - 1);
+  }
+
+  // Drawing anew keeps the focus where it was; this moves it, and with it the choice.
+  function focusOn(place) {
+    chosen = place;
+    plot.over.querySelector(`[data-place="${place}"]`)?.focus({ preventScroll: true });
   }
 
   function movePoint(place, at) {
@@ -241,9 +247,9 @@
     if (place === null || !state.points[place]) return;
     remember();
     state.points.splice(place, 1);
-    chosen = state.points.length ? Math.min(place, state.points.length - 1) : null;
+    chosen = null;
     changed();
-    if (chosen !== null) plot.over.querySelector(`[data-place="${chosen}"]`)?.focus();
+    if (state.points.length) focusOn(Math.min(place, state.points.length - 1));
   }
 
   function scenePointers() {
@@ -270,7 +276,7 @@
     });
     const drop = (event) => {
       if (drag && drag.id === event.pointerId) {
-        if (!drag.start) { drawScene(); plot.over.querySelector(`[data-place="${chosen}"]`)?.focus(); }
+        if (!drag.start) { drawScene(); focusOn(drag.place); }
         setTimeout(() => { drag = null; });
       }
     };
@@ -321,7 +327,6 @@
 
   function addInTheMiddle() {
     addPoint(state.view.map(([low, high]) => (low + high) / 2));
-    plot.over.querySelector(`[data-place="${chosen}"]`)?.focus();
   }
 
   // --- densities -----------------------------------------------------------------------------------------------------
