@@ -17,8 +17,8 @@ from bayescope_command.exits import UsageError, exits, process_exits
 
 HELP = """One model, any posterior, one honest answer: approximate Bayesian inference that is checked against NUTS.
 
-Tables are .csv, .tsv (also .gz) or .parquet files with a header, a directory or a quoted glob of such files, or text on
-the standard input, named -.
+Tables are text (.csv, .tsv, .txt, .dat, also .gz), .xlsx or .parquet files with a header, a directory or a quoted glob
+of files, or text on the standard input, named -. Separators, decimal commas and encodings of text are recognised.
 
 Exit codes: 0 done, 1 failed, 2 input that cannot be used, 130 interrupted."""
 
@@ -38,8 +38,8 @@ Table = Annotated[
     Path,
     typer.Argument(
         metavar="TABLE",
-        help="A .csv, .tsv (also .gz) or .parquet file with a header, a directory or a quoted glob of files, or - for "
-        "text.",
+        help="Text (.csv, .tsv, .txt, .dat, also .gz), .xlsx or .parquet with a header, a directory or a quoted glob "
+        "of files, or - for text.",
         show_default=False,
     ),
 ]
@@ -55,6 +55,18 @@ Missing = Annotated[
         help="What stands for a missing value beside an empty cell, NA, NaN, null and their like; repeatable."
     ),
 ]
+Sep = Annotated[
+    str | None,
+    typer.Option(help="What separates the cells of text, such as ';', or tab or space. Default: what its rows show."),
+]
+Decimal = Annotated[
+    str | None, typer.Option(help="The decimal mark of text: a point or a comma. Default: what its cells show.")
+]
+Encoding = Annotated[
+    str | None,
+    typer.Option(help="Of text, such as utf-8, latin-1 or utf-16. Default: what its bytes show."),
+]
+Sheet = Annotated[str | None, typer.Option(help="Of a spreadsheet: its name or number. Default: the first.")]
 Seed = Annotated[int, typer.Option(callback=_seed, help="Of everything random.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on the standard output, and nothing else.")]
 
@@ -337,6 +349,10 @@ class FitOptions:
     exposure: Exposure = None
     trials: Trials = None
     missing: Missing = None
+    sep: Sep = None
+    decimal: Decimal = None
+    encoding: Encoding = None
+    sheet: Sheet = None
     given: Given = None
     seed: Seed = 0
     test_size: HeldOutShare = 0.2
@@ -363,6 +379,10 @@ class PredictOptions:
     abstain: Abstain = None
     keep: Keep = None
     digits: Digits = "known"
+    sep: Sep = None
+    decimal: Decimal = None
+    encoding: Encoding = None
+    sheet: Sheet = None
     chunk_rows: ChunkRows = 65_536
     formulas: Formulas = False
     as_json: AsJson = False
@@ -400,6 +420,10 @@ class CompareOptions:
     categorical: Categorical = None
     drop: Drop = None
     missing: Missing = None
+    sep: Sep = None
+    decimal: Decimal = None
+    encoding: Encoding = None
+    sheet: Sheet = None
     as_json: AsJson = False
 
     def __post_init__(self) -> None:
@@ -424,6 +448,10 @@ class ReportOptions:
     reference: Reference = "auto"
     training: TrainingTablePath = None
     held_out: HeldOut = False
+    sep: Sep = None
+    decimal: Decimal = None
+    encoding: Encoding = None
+    sheet: Sheet = None
     seed: Seed = 0
     as_json: AsJson = False
 

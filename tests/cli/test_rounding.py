@@ -37,7 +37,7 @@ def test_probabilities_keep_their_distance_to_both_ends(error):
 
 
 def test_rows_that_are_known_to_differ_stay_apart():
-    """What is dropped is below a thousandth of the standard error, over all magnitudes; each cell is a short decimal."""
+    """What is dropped is below a thousandth of the standard error, over all magnitudes; each cell is short."""
     source = np.random.default_rng(0)
     mean = source.standard_normal(999) * 10.0 ** source.uniform(-12, 12, 999)
     error = 10.0 ** source.uniform(-12, 12, 999)

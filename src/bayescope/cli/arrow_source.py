@@ -36,6 +36,7 @@ class ArrowSource:
         name: for messages.
         header: the names of the columns.
         share: how much of the table the present pass has read.
+        notes: none: types are no guesses.
 
     Raises:
         InputError: if there are no such files, or they cannot be read as one table.
@@ -48,6 +49,7 @@ class ArrowSource:
                 f"--missing: expected none for {path}, which pyarrow reads, got {missing[0]!r}. Leave such cells empty."
             )
         self.name, self.share = str(path), 0.0
+        self.notes: tuple[str, ...] = ()
         # As in text: true and false are labels like others.
         self._dataset = dataset_of(self.name, truths=False)
         self._table = TableDataset(self._dataset, name=self.name, truths=False)

@@ -19,6 +19,7 @@ from bayescope.cli.answer import PIPED_WIDTH, answer, stdout, verbatim
 from bayescope.cli.comparing_models import compare_models
 from bayescope.cli.models import build, task_of
 from bayescope.cli.opening import open_source
+from bayescope.cli.text_format import TextFormat
 from bayescope.cli.training_table import Roles, TrainingTable, read_training_table
 from bayescope.cli.writing import check_files
 from bayescope.comparison import FILES, Comparison, compare
@@ -62,7 +63,7 @@ def compare_table(options: CompareOptions, compare: Callable[..., Comparison] = 
         if out is not None:
             check_files(out, (*FILES, REPORT), options.table)
             stack.enter_context(only_writer("--out", out / REPORT))
-        source = open_source(options.table, missing=options.missing or (), again=True)
+        source = open_source(options.table, missing=options.missing or (), again=True, form=TextFormat.of(options))
         table = read_training_table(source, Roles.of(options), task=task_of(options), likelihood=options.likelihood)
         check_comparable(table)
         template = build(options, table.target.task, table.roles.categorical)
@@ -80,6 +81,7 @@ def compare_table(options: CompareOptions, compare: Callable[..., Comparison] = 
         if not options.as_json:
             show(comparison, stdout())
         files, notes = ([], ["Pictures and files: add --out DIR."]) if out is None else _save(comparison, out)
+    notes = [*(f"{each}." for each in source.notes), *notes]
     if table.without_target:
         notes.append(f"{table.without_target} rows without a target were left out.")
     facts = {

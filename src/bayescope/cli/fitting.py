@@ -30,6 +30,7 @@ from bayescope.cli.model_files import table_of
 from bayescope.cli.models import build, task_of
 from bayescope.cli.opening import STANDARD, open_source
 from bayescope.cli.streamed_table import StreamedTable, read_streamed_table
+from bayescope.cli.text_format import TextFormat
 from bayescope.cli.training_table import Roles, TrainingTable, read_training_table
 from bayescope.cli.writing import check_file
 from bayescope.errors import InputError, recorded_warnings
@@ -63,6 +64,7 @@ def fit_table(options: FitOptions) -> None:
         table = _read(options, processes)
         estimator = build(options, table.target.task, table.roles.categorical)
         train, judges, notes = table.split(options.test_size, options.seed)
+        notes = [*table.notes, *notes]
         if options.likelihood is None and table.target.remark:
             notes.append(table.target.remark)
         with named_fit(estimator, options):
@@ -88,9 +90,11 @@ def _read(options: FitOptions, processes: Processes) -> TrainingTable | Streamed
     """The table in memory, of each process, or on disk."""
     added = Added.of(options.offset, options.exposure).column
     path, roles, task = options.table, Roles.of(options, options.weight, added), task_of(options)
+    form = TextFormat.of(options)
     if several(path) or large(path) if options.stream is None else options.stream:
+        form.refuse_for(str(path), "which is read in blocks")
         return read_streamed_table(path, roles, options.missing or (), task, processes, options.likelihood)
-    source = open_source(path, missing=options.missing or (), again=True)
+    source = open_source(path, missing=options.missing or (), again=True, form=form)
     return read_training_table(source, roles, task=task, likelihood=options.likelihood)
 
 

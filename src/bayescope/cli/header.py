@@ -8,6 +8,7 @@ from difflib import get_close_matches
 
 import pandas as pd
 
+from bayescope.cli.text_format import spelled
 from bayescope.errors import InputError
 
 LISTED = 8  # names or labels listed in a message
@@ -38,8 +39,8 @@ def check_header(name: str, header: Sequence[str], separator: str | None = None)
     other = [mark for mark in ",;\t|" if mark != separator and mark in header[0]] if separator else []
     if len(header) == 1 and other:
         raise InputError(
-            f"{name}: expected columns separated by {separator!r}, got one column whose name holds {other[0]!r}. "
-            "Save it with commas as .csv or with tabs as .tsv."
+            f"{name}: expected columns separated by {separator!r}, got one column whose name holds {other[0]!r}. Name "
+            f"the separator: --sep {spelled(other[0])}."
         )
     if _looks_like_data(header):
         raise InputError(

@@ -20,6 +20,7 @@ from bayescope.cli.model_files import load_model
 from bayescope.cli.opening import STANDARD, open_source
 from bayescope.cli.rounding import rounded
 from bayescope.cli.target import check_trials
+from bayescope.cli.text_format import TextFormat
 from bayescope.cli.writing import check_out, sink
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.predictive import by_trials
@@ -80,7 +81,7 @@ def predict_table(options: PredictOptions) -> None:
     estimator, table = load_model(options.model)
     if abstain is not None and not is_classifier(estimator):
         raise UnsupportedError("--abstain: expected a model of classes, got a regression. Leave it out.")
-    source = open_source(options.table, missing=table.missing)
+    source = open_source(options.table, missing=table.missing, form=TextFormat.of(options))
     table.check(source)
     kept = [find("--keep", source.name, name, source.header) for name in split_names(options.keep, source.header)]
     trials = table.trials if table.trials in source.header else None
@@ -104,7 +105,7 @@ def predict_table(options: PredictOptions) -> None:
         if not count.rows:
             raise InputError(f"{source.name}: expected rows below the header, got none. Give a table with data.")
     notes = [f"no column {table.trials!r}: predictions are of one trial, whose mean is the probability of a success"]
-    notes = notes if trials is None and table.trials is not None else []
+    notes = [*source.notes, *(notes if trials is None and table.trials is not None else [])]
     _tell(count, out, time.perf_counter() - begun, abstain, notes, as_json=options.as_json)
 
 

@@ -16,6 +16,7 @@ from bayescope.cli.fitted_table import FittedTable, read_known_table
 from bayescope.cli.model_files import load_model
 from bayescope.cli.opening import STANDARD, open_source
 from bayescope.cli.source import Source, all_blocks
+from bayescope.cli.text_format import TextFormat
 from bayescope.cli.training_table import TrainingTable
 from bayescope.cli.writing import check_file
 from bayescope.errors import InputError, UnsupportedError, recorded_warnings
@@ -47,11 +48,11 @@ def report_table(options: ReportOptions) -> None:
             f"{model}: expected a model that `bayescope fit` saved, got one that Python saved, which does not tell its "
             "target. Report on it in Python: bayescope.report."
         )
-    source = open_source(path, missing=fitted.missing, again=True)
+    source = open_source(path, missing=fitted.missing, again=True, form=TextFormat.of(options))
     table = read_known_table(source, fitted)
     judged, kept, note, training = _judged_rows(table, fitted, options.held_out)
     if options.training is not None:
-        training = _training_rows(options.training, fitted)
+        training = _training_rows(options.training, fitted, TextFormat.of(options))
     if training is not None and fitted.weight is not None and training.weights is None:
         training = None  # of weighted rows whose weights the table lacks
     with recorded_warnings(passed_on=False) as warned:
@@ -68,7 +69,7 @@ def report_table(options: ReportOptions) -> None:
             row_names=row_names(source, fitted, judged.places),
             command=_command(options),
         )
-    notes = [*note, *warned]
+    notes = [*source.notes, *note, *warned]
     if table.without_target:
         notes.append(f"{table.without_target} rows without a target were left out")
     size = out.stat().st_size
@@ -100,13 +101,14 @@ def _parts(table: TrainingTable, fitted: FittedTable) -> tuple[TrainingTable | N
     return None, None
 
 
-def _training_rows(path: Path, fitted: FittedTable) -> TrainingTable:
+def _training_rows(path: Path, fitted: FittedTable, form: TextFormat) -> TrainingTable:
     """The rows that the model was fitted to, of the table that --training names.
 
     Raises:
         InputError: if they are not in it.
     """
-    train, _ = _parts(read_known_table(open_source(path, missing=fitted.missing, again=True), fitted), fitted)
+    source = open_source(path, missing=fitted.missing, again=True, form=form)
+    train, _ = _parts(read_known_table(source, fitted), fitted)
     if train is None:
         raise InputError(
             f"--training: expected the table that the model was fitted to, {fitted.file!r} with {fitted.rows} rows, "
@@ -156,6 +158,8 @@ def _command(options: ReportOptions) -> str:
     words += [] if options.reference == "auto" else ["--reference", options.reference]
     words += ["--held-out"] if options.held_out else []
     words += [] if options.training is None else ["--training", str(options.training)]
+    for name in ("sep", "decimal", "encoding", "sheet"):
+        words += [] if getattr(options, name) is None else [f"--{name}", str(getattr(options, name))]
     words += ["--seed", str(options.seed)]
     piped = " < TABLE.csv  # the rows came from the standard input" if str(options.table) == STANDARD else ""
     return f"cd {quote(str(Path.cwd()))}\n{join(words)}{piped}"

@@ -23,9 +23,9 @@ WHOLE = 2.0**53
 def rounded(rows: pd.DataFrame, probabilities: bool) -> pd.DataFrame:
     """Predictions rounded to what is known of them.
 
-    A mean, a probability and the ends of an interval keep the decimal places of the standard error ``epistemic_sd``, to
-    `OF_ERROR` significant digits of it; all other numbers keep `LEAST` significant digits. A probability keeps as many of
-    its distance to 1, too, so that none becomes 0 or 1.
+    A mean, a probability and the ends of an interval keep the decimal places in which their standard error
+    ``epistemic_sd`` has `OF_ERROR` significant digits; all other numbers keep `LEAST` significant digits. A probability
+    keeps as many digits of its distance to 1, too, so that none becomes 0 or 1.
 
     Args:
         rows: columns of `Predictive.to_frame`; others than floating ones stay as they are.

@@ -54,6 +54,7 @@ class Source(Protocol):
         name: of the table, for messages.
         header: the names of the columns.
         share: how much of the table the present pass has read, from 0 to 1; ``None`` where nothing tells.
+        notes: remarks on how the table is read.
     """
 
     @property
@@ -63,6 +64,10 @@ class Source(Protocol):
     @property
     def share(self) -> float | None:
         """How much of the table the present pass has read."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks on how the table is read."""
 
     @property
     def header(self) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ class StreamedTable:
         roles: of the columns.
         target: what is predicted, by its different values.
         without_target: how many rows were left out since they have no target.
+        notes: none: a table on disk has types.
     """
 
     source: str
@@ -42,6 +43,7 @@ class StreamedTable:
     roles: Roles
     target: Target
     without_target: int
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return self.table.rows

@@ -19,6 +19,7 @@ import pandas as pd
 
 from bayescope.cli.header import check_header, listed
 from bayescope.cli.source import all_blocks
+from bayescope.cli.text_format import COMMA, UTF_8
 from bayescope.errors import InputError
 from bayescope.memory import require_memory
 from bayescope.tables.columns import Kind
@@ -36,6 +37,42 @@ NUMBERS = "iuf"
 
 
 @final
+@dataclass(frozen=True)
+class Spelling:
+    """How the cells of a table are written.
+
+    Attributes:
+        separator: between cells.
+        missing: what stands for a missing value beside pandas' usual spellings.
+        decimal: the decimal mark.
+        encoding: of the text.
+    """
+
+    separator: str
+    missing: tuple[str, ...] = ()
+    decimal: str = "."
+    encoding: str = UTF_8
+
+    @property
+    def skips_spaces(self) -> bool:
+        """Whether spaces before a cell are no part of it."""
+        return self.separator != " "
+
+    def records(self, lines: Iterable[str]) -> Iterator[tuple[list[str], int, int]]:
+        """Yields the records of lines with the numbers of their first and last lines, from 1, without empty lines."""
+        reader = csv.reader(lines, delimiter=self.separator, skipinitialspace=self.skips_spaces)
+        end = 0
+        for record in reader:
+            begin, end = end + 1, reader.line_num
+            if record:
+                yield record, begin, end
+
+    def pointed(self, cell: str) -> str:
+        """A number with a decimal point; what has one already is no number beside decimal commas."""
+        return cell if self.decimal == "." else cell.replace(".", "_").replace(self.decimal, ".")
+
+
+@final
 class TextSource:
     """A table of delimited text.
 
@@ -45,6 +82,9 @@ class TextSource:
         begin: opens the bytes from their beginning.
         missing: what stands for a missing value beside pandas' usual spellings.
         once: whether the bytes come but once, as those of a pipe do.
+        decimal: the decimal mark.
+        encoding: of the text.
+        notes: remarks on how the table is read.
         size: of the file that the bytes are in; ``None`` for a pipe.
         longest_line: the characters that no line may have.
 
@@ -52,6 +92,7 @@ class TextSource:
         name: for messages.
         header: the names of the columns.
         share: how much of the table the present pass has read; ``None`` for a pipe.
+        notes: remarks on how the table is read.
 
     Raises:
         InputError: if the bytes are no text, or the header cannot be used.
@@ -65,12 +106,15 @@ class TextSource:
         missing: Sequence[str],
         *,
         once: bool,
+        decimal: str = ".",
+        encoding: str = UTF_8,
+        notes: tuple[str, ...] = (),
         size: int | None = None,
         longest_line: int = LONGEST_LINE,
     ) -> None:
         self.name, self.share, self._size = name, None if size is None else 0.0, size
-        self._separator, self._begin, self._missing = separator, begin, tuple(missing)
-        self._longest_line = longest_line
+        self._spelling, self._begin = Spelling(separator, tuple(missing), decimal, encoding), begin
+        self._longest_line, self.notes = longest_line, notes
         first = self._records()
         try:
             self.header = tuple(first.header)
@@ -99,7 +143,7 @@ class TextSource:
                 yield block
 
     def _records(self) -> Records:
-        return Records(self.name, self._separator, self._missing, self._begin(), self._longest_line)
+        return Records(self.name, self._spelling, self._begin(), self._longest_line)
 
 
 @final
@@ -108,8 +152,7 @@ class Records:
 
     Args:
         name: of the table, for messages.
-        separator: between cells.
-        missing: further spellings of a missing value.
+        spelling: of the cells.
         stream: the bytes.
         longest_line: the characters that no line may have.
 
@@ -120,13 +163,11 @@ class Records:
         InputError: if there is no header.
     """
 
-    def __init__(
-        self, name: str, separator: str, missing: tuple[str, ...], stream: IO[bytes], longest_line: int
-    ) -> None:
-        self._name, self._separator, self._missing = name, separator, missing
+    def __init__(self, name: str, spelling: Spelling, stream: IO[bytes], longest_line: int) -> None:
+        self._name, self._spelling = name, spelling
         self._stream, self._longest_line = stream, longest_line
-        # Bytes that are no UTF-8 come through, marked, so that their line can be reported.
-        self._text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape")
+        # Bytes that are no text come through, marked, so that their line can be reported.
+        self._text = io.TextIOWrapper(stream, encoding=spelling.encoding, errors="surrogateescape")
         self._bounded = self._bounded_lines()
         self._line = 0
         self._characters = 0  # of the block that is being read
@@ -150,14 +191,14 @@ class Records:
         lines, records = self._cut(rows)
         if not records:
             return None
-        return TextBlock(self._name, tuple(self.header), self._separator, self._missing, lines, first, records)
+        return TextBlock(self._name, tuple(self.header), self._spelling, lines, first, records)
 
     def _first(self) -> list[str]:
         lines, _ = self._cut(1)
-        first = next(_records(lines, self._separator), None)
+        first = next(self._spelling.records(lines), None)
         if first is None:
             raise InputError(f"{self._name}: expected a header and rows, got an empty file. Give a table with data.")
-        return first[0]
+        return [first[0][0].removeprefix("\ufeff"), *first[0][1:]]
 
     def _cut(self, rows: int) -> tuple[list[str], int]:
         """The lines of the next records, and how many records these are."""
@@ -187,6 +228,11 @@ class Records:
     def _lines(self, count: int) -> list[str]:
         try:
             return list(islice(self._bounded, count))
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{self._name}: below line {self._line}: expected text in {self._spelling.encoding}, got: "
+                f"{error.reason}. Name another --encoding."
+            ) from None
         except (OSError, EOFError, zlib.error) as error:
             raise InputError(
                 f"{self._name}: expected a file that can be read to its end, got: {error}. Mend or unpack the file."
@@ -222,7 +268,7 @@ class Records:
 
         records = 0
         try:
-            for record, begin, end in _records(read(), self._separator):
+            for record, begin, end in self._spelling.records(read()):
                 records += 1
                 if self.header and len(record) != len(self.header):
                     self._refuse_width(begin, len(record), end=end)
@@ -240,7 +286,7 @@ class Records:
     def _check_widths(self, lines: Sequence[str]) -> None:
         expected = len(self.header) - 1
         for place, line in enumerate(lines, 1):
-            found = line.count(self._separator)
+            found = line.count(self._spelling.separator)
             if found != expected and line != "\n":
                 self._refuse_width(place, found + 1)
 
@@ -267,9 +313,10 @@ class Records:
                 text.encode()
             except UnicodeEncodeError as error:
                 line, byte = self._line + 1 + text.count("\n", 0, error.start), ord(text[error.start]) - 0xDC00
+                named = "UTF-8" if self._spelling.encoding == UTF_8 else self._spelling.encoding
                 raise InputError(
-                    f"{self._name}: line {line}: expected text in UTF-8, got the byte {byte:#x}, which is none. "
-                    "Save the table as UTF-8 text."
+                    f"{self._name}: line {line}: expected text in {named}, got the byte {byte:#x}, which is none. Name "
+                    "its --encoding, such as latin-1, or save the table as UTF-8 text."
                 ) from None
 
 
@@ -281,8 +328,7 @@ class TextBlock:
     Attributes:
         source: the table's name, for messages.
         header: the names of the columns.
-        separator: between cells.
-        missing: further spellings of a missing value.
+        spelling: of the cells.
         lines: of the records, blank ones among them.
         first: the number of the first line.
         rows: how many records.
@@ -290,8 +336,7 @@ class TextBlock:
 
     source: str
     header: tuple[str, ...]
-    separator: str
-    missing: tuple[str, ...]
+    spelling: Spelling
     lines: Sequence[str]
     first: int
     rows: int
@@ -310,7 +355,7 @@ class TextBlock:
         parsed = [name for name, found in types.items() if found in NUMBERS and kinds[name] == "numeric"]
         numbers = (frame if len(parsed) == len(types) else frame[parsed]).to_numpy(np.float64)
         known = dict(zip(parsed, numbers.T, strict=True)) if np.isfinite(numbers[~np.isnan(numbers)]).all() else {}
-        read = {"categorical": labels, "numeric": self._numbers}
+        read = {"categorical": self._labels, "numeric": self._numbers}
         return {name: known[name] if name in known else read[kind](frame[name]) for name, kind in kinds.items()}
 
     def copied(self, names: Sequence[str]) -> pd.DataFrame:
@@ -321,25 +366,26 @@ class TextBlock:
         """Those of the columns whose cells are all numbers or missing."""
         frame = self._parsed(list(names))
         types = dict(frame.dtypes)
-        return [name for name in names if types[name].kind in NUMBERS or not _no_number(frame[name]).any()]
+        return [name for name in names if types[name].kind in NUMBERS or not self._no_number(frame[name]).any()]
 
     def place(self, row: int) -> str:
         """The line that a record ends in."""
-        _, _, end = next(islice(_records(self.lines, self.separator), row, None))
+        _, _, end = next(islice(self.spelling.records(self.lines), row, None))
         return f"line {self.first - 1 + end}"
 
     def _parsed(self, names: Sequence[str], **options: Any) -> pd.DataFrame:
         if not names:
             return pd.DataFrame(index=range(self.rows))
-        given = {"na_values": list(self.missing), **options}
+        given = {"na_values": list(self.spelling.missing), **options}
         # The blank line keeps pandas from taking a byte order mark in the first cell for that of a file.
         text = io.StringIO("".join(["\n", *self.lines]))
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", pd.errors.ParserWarning)
                 frame = pd.read_csv(
-                    text, sep=self.separator, header=None, names=list(self.header),
-                    usecols=list(names), index_col=False, skipinitialspace=True, low_memory=False, **given,
+                    text, sep=self.spelling.separator, header=None, names=list(self.header), usecols=list(names),
+                    index_col=False, skipinitialspace=self.spelling.skips_spaces, decimal=self.spelling.decimal,
+                    low_memory=False, **given,
                 )  # fmt: skip
         except pd.errors.ParserError as error:
             reason = " ".join(str(error).split())
@@ -355,7 +401,7 @@ class TextBlock:
 
     def _numbers(self, column: pd.Series) -> np.ndarray:
         """The cells of a column as float64, if they are finite numbers or missing."""
-        name, strange = str(column.name), _no_number(column)
+        name, strange = str(column.name), self._no_number(column)
         if strange.any():
             row = int(np.argmax(strange))
             raise InputError(
@@ -363,7 +409,7 @@ class TextBlock:
                 f"{listed(self.copied([name])[name].iloc[[row]])}. Mend the cell, or leave it empty where there is no "
                 "value."
             )
-        numbers = _floats(column)
+        numbers = self._floats(column)
         infinite = np.isinf(numbers)
         if infinite.any():
             row = int(np.argmax(infinite))
@@ -372,6 +418,33 @@ class TextBlock:
                 "Where it stands for a missing value, leave the cell empty or name it in --missing."
             )
         return numbers
+
+    def _labels(self, column: pd.Series) -> np.ndarray:
+        """Cells as labels, numbers among them with a decimal point, whatever the mark of the table."""
+        if self.spelling.decimal == ".":
+            return labels(column)
+        return labels(column.map(lambda cell: cell.replace(",", ".") if COMMA.fullmatch(cell) else cell, "ignore"))
+
+    def _no_number(self, column: pd.Series) -> np.ndarray:
+        """Whether a cell is there and is not a number; truth values are not numbers."""
+        if column.dtype.kind in NUMBERS:
+            return np.zeros(len(column), dtype=bool)
+        present = column.notna().to_numpy()
+        if pd.api.types.infer_dtype(column, skipna=True) == "boolean":
+            return present
+        return present & np.isnan(self._floats(column, errors="coerce"))
+
+    def _floats(self, column: pd.Series, **options: Any) -> np.ndarray:
+        """`pd.to_numeric` as float64, which fails where pandas has read whole numbers beyond the largest float."""
+        if column.dtype.kind in NUMBERS:
+            return column.to_numpy(dtype=np.float64)
+        cells = column
+        if self.spelling.decimal != ".":
+            cells = column.map(lambda cell: self.spelling.pointed(cell) if isinstance(cell, str) else cell)
+        try:
+            return np.asarray(pd.to_numeric(cells, **options), dtype=np.float64)
+        except OverflowError:
+            return np.array([float(str(cell)) for cell in cells])  # infinite, as such numbers with a point are
 
 
 def labels(column: pd.Series) -> np.ndarray:
@@ -385,39 +458,9 @@ def labels(column: pd.Series) -> np.ndarray:
     return kept[codes]  # the code of what is missing is −1: the last place, which holds None
 
 
-def _records(lines: Iterable[str], separator: str) -> Iterator[tuple[list[str], int, int]]:
-    """Yields the records of lines with the numbers of their first and last lines, from 1; empty lines are left out."""
-    reader = csv.reader(lines, delimiter=separator, skipinitialspace=True)
-    end = 0
-    for record in reader:
-        begin, end = end + 1, reader.line_num
-        if record:
-            yield record, begin, end
-
-
 def _with_its_cell(line: str) -> str:
     """Quote the blank cell that is a whole line: Python's csv reads a row there, which pandas would skip."""
     if line == "\n" or line.strip(" \t\n"):
         return line
     cell = line.rstrip("\n").lstrip(" ")
     return f'"{cell}"\n'
-
-
-def _no_number(column: pd.Series) -> np.ndarray:
-    """Whether a cell is there and is not a number; truth values are not numbers."""
-    if column.dtype.kind in NUMBERS:
-        return np.zeros(len(column), dtype=bool)
-    present = column.notna().to_numpy()
-    if pd.api.types.infer_dtype(column, skipna=True) == "boolean":
-        return present
-    return present & np.isnan(_floats(column, errors="coerce"))
-
-
-def _floats(column: pd.Series, **options: Any) -> np.ndarray:
-    """`pd.to_numeric` as float64, which fails where pandas has read whole numbers beyond the largest float."""
-    if column.dtype.kind in NUMBERS:
-        return column.to_numpy(dtype=np.float64)
-    try:
-        return np.asarray(pd.to_numeric(column, **options), dtype=np.float64)
-    except OverflowError:
-        return np.array([float(str(cell)) for cell in column])  # infinite, as such numbers with a point are

@@ -107,6 +107,7 @@ class TrainingTable:
         weights: how often each row counts, shape (N,), or ``None`` for once.
         trials: of which the target is the successes, shape (N,), or ``None``.
         without_target: how many rows were left out since they have no target.
+        notes: remarks on how the table was read.
     """
 
     source: str
@@ -118,6 +119,7 @@ class TrainingTable:
     weights: np.ndarray | None = None
     trials: np.ndarray | None = None
     without_target: int = 0
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.features)
@@ -213,6 +215,7 @@ def read_training_table(
         weights=weights,
         trials=trials,
         without_target=rows - len(places),
+        notes=source.notes,
     )
 
 
