@@ -15,7 +15,6 @@ from bayescope.additive import (
     BlockEvidence,
     EncodedRows,
     TermFamily,
-    carried,
     climb,
     first_precisions,
     settled,
@@ -51,7 +50,7 @@ def fitted(
     weights: torch.Tensor | None = None, learns: tuple[str, ...] = ("noise_variance",),
 ) -> AdditiveFit:  # fmt: skip
     problem = problem_of(families, rows, y, weights)
-    at = AdditiveHyperparameters(first_precisions(problem, inner=0.3, other=1.0), 1e-4, Gaussian(0.5))
+    at = AdditiveHyperparameters(first_precisions(problem.families, inner=0.3, other=1.0), 1e-4, Gaussian(0.5))
     return climb(problem, problem.centre, at, options, learns=learns)
 
 
@@ -245,7 +244,7 @@ def test_columns_that_tell_nothing(missing: bool) -> None:
 def test_labels_that_are_all_one_class() -> None:
     rows, _ = wave(30)
     problem = problem_of(everything(), rows, torch.ones(30, 1, dtype=torch.int64))
-    at = AdditiveHyperparameters(first_precisions(problem, inner=0.3, other=1.0), 1e-4, Bernoulli())
+    at = AdditiveHyperparameters(first_precisions(problem.families, inner=0.3, other=1.0), 1e-4, Bernoulli())
     fit = climb(problem, problem.centre, at, SHORT)
     assert fit.linear.f.isfinite().all()
     assert float(fit.linear.f.min()) > 2.0
@@ -258,14 +257,13 @@ def test_a_fit_is_carried_into_a_problem_with_more_families() -> None:
     rows, y = wave(50)
     before = fitted(rows, y, everything())
     wider = problem_of([*before.problem.families, nets(PAIR)], rows, y)
-    start = torch.cat([before.problem.centre[:-1], wider.centre[len(before.theta) - 1 :]])
-    wider = replace(wider, centre=start)
-    first = AdditiveHyperparameters(first_precisions(wider, inner=0.3, other=1.0), 1e-4, Gaussian(0.5))
-    state, at = carried(before, wider, first)
+    more = Begun.of(before).beside(Begun.of(fitted(rows, y, [nets(PAIR)], replace(SHORT, epochs=6))))
+    centre = torch.cat([*[part.flatten() for part in more.centre], before.problem.centre[-1:]])
+    added = torch.zeros_like(more.theta[2]).flatten()
+    state = torch.cat([before.theta[:-1], added, before.theta[-1:]])
+    wider = replace(wider, centre=centre)
+    at = replace(before.at, precisions=more.precisions)
     torch.testing.assert_close(wider.outputs(state), before.linear.f)
-    assert at.likelihood is before.at.likelihood
-    assert torch.equal(at.precisions[0], before.at.precisions[0])
-    assert at.precisions[2].tolist() == [[0.3, 1.0]]
     after = climb(wider, state, at, SHORT)
     assert after.trace["log_joint"][0] >= float(wider.log_joint(state, at))
 
@@ -273,7 +271,7 @@ def test_a_fit_is_carried_into_a_problem_with_more_families() -> None:
 def test_settling_climbs_to_the_mode_and_learns_nothing() -> None:
     rows, y = wave(50)
     problem = problem_of(everything(), rows, y)
-    at = AdditiveHyperparameters(first_precisions(problem, inner=0.3, other=1.0), 1e-4, Gaussian(0.1))
+    at = AdditiveHyperparameters(first_precisions(problem.families, inner=0.3, other=1.0), 1e-4, Gaussian(0.1))
     fit = settled(problem, problem.centre, at, {}, ended="rest")
     assert fit.at is at
     assert float(fit.linear.problem.log_joint(fit.theta, at)) > float(problem.log_joint(problem.centre, at)) + 20

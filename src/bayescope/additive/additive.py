@@ -28,7 +28,6 @@ from bayescope.additive.fit import (
     ROUGHLY,
     AdditiveFit,
     AdditiveOptions,
-    carried,
     check_options,
     climb,
     first_precisions,
@@ -39,11 +38,13 @@ from bayescope.additive.model import AdditiveModel, Centre
 from bayescope.additive.posterior import laplace_at, point_at, tightest_log_evidence
 from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem, BlockFactors
 from bayescope.additive.seen import TrainingValues
+from bayescope.additive.selection import Begun, selected
 from bayescope.additive.terms import Term, feature_position, feature_term, pair_term
 from bayescope.errors import InputError, InputTypeError, OptionError, UnsupportedError
 from bayescope.likelihoods import Likelihood
 from bayescope.memory import require_memory
 from bayescope.posterior import GaussianPosterior, PointPosterior
+from bayescope.progress import progress_bar
 from bayescope.storage import stored
 from bayescope.tables.encoding import CategoricalEncoding, TableEncoding
 
@@ -133,15 +134,19 @@ def fit_additive(
     fitter = _Fitter(encoding, data, likelihood, options, wanted, signs, checks.generator(seed), learns, origin)
     fitted, pairs, ranking = fitter.with_pairs(fitter.of_features())
     if isinstance(options.prior_precision, str):
-        fitted = pruned(fitted)
-    fitted = settled(fitted.problem, fitted.theta, fitted.at, fitted.trace, fitted.ended)
-    model = _model(fitted, data)
-    made = (
-        laplace_at(fitted, model, options.structure, data.log_unit)
-        if options.posterior == "laplace"
-        else point_at(fitted, model)
-    )
-    seen = TrainingValues.of(fitted.problem, len(encoding.features))
+        fitted = pruned(fitted, progress=options.progress)
+    with progress_bar("computing", visible=options.progress) as report:
+        report(0, 3, "the mode")
+        fitted = settled(fitted.problem, fitted.theta, fitted.at, fitted.trace, fitted.ended)
+        model = _model(fitted, data)
+        report(1, 3, "the posterior")
+        made = (
+            laplace_at(fitted, model, options.structure, data.log_unit)
+            if options.posterior == "laplace"
+            else point_at(fitted, model)
+        )
+        report(2, 3, "the values of each feature")
+        seen = TrainingValues.of(fitted.problem, len(encoding.features))
     return Additive(made, model, encoding, seen, fitted.at.precisions, pairs, ranking, fitted)
 
 
@@ -174,7 +179,12 @@ class _Fitter:
 
     def of_features(self) -> AdditiveFit:
         """The fit without any pair."""
-        return self._climbed(None, _families(self.encoding, self.data, self.options.hidden, self.signs))
+        families = _families(self.encoding, self.data, self.options.hidden, self.signs)
+        begun, options = self._begun(families, FIRST_OTHER), self.options
+        if not isinstance(options.prior_precision, str) or not begun.wide(self.data.total):
+            return self._climbed(begun, None, f"{len(begun.places)} features")
+        shared = options.share_prior == "net"
+        return selected(begun, self.data.design, self._climbed, shared=shared, progress=options.progress)
 
     def with_pairs(self, fitted: AdditiveFit) -> tuple[AdditiveFit, tuple[Pair, ...], Ranking | None]:
         """The fit with the pairs that were asked for, these pairs, and the ranking that they were chosen by."""
@@ -219,33 +229,40 @@ class _Fitter:
         terms = [pair_term(self.encoding, pair) for pair in pairs]
         by_width = [[term for term in terms if term.width == width] for width in sorted({term.width for term in terms})]
         new = [HiddenNets.of(alike, self.options.pair_hidden, len(self.data.scale)) for alike in by_width]
-        return self._climbed(fitted, (*fitted.problem.families, *new))
+        return self._climbed(
+            Begun.of(fitted).beside(self._begun(new, FIRST_PAIRED)), fitted, f"{len(pairs)} more pairs"
+        )
 
-    def _climbed(self, before: AdditiveFit | None, families: tuple[TermFamily, ...]) -> AdditiveFit:
-        """The fit of families of terms, the first of which go on from an earlier fit where there is one."""
-        data, options = self.data, self.options
-        known = () if before is None else before.problem.designs
-        designs = (*known, *[data.design(family) for family in families[len(known) :]])
-        fresh = [
+    def _begun(self, families: Sequence[TermFamily], other: float) -> Begun:
+        """Families as they start, with this precision of all layers but the inner ones where it is learnt."""
+        designs = tuple(map(self.data.design, families))
+        starts = tuple(
             family.start(design.points, design.mass, self.generator)
-            for family, design in zip(families[len(known) :], designs[len(known) :], strict=True)
-        ]
-        outputs = len(data.scale)
-        origin = torch.zeros(outputs, dtype=torch.float64) if self.origin is None else self.origin
-        known_centre = [] if before is None else [before.problem.centre[:-outputs]]
-        centre = torch.cat([*known_centre, *[part.flatten() for part in fresh], origin])
-        _require_room(families, designs)
-        problem = AdditiveProblem(families, designs, data.targets, data.weights, centre, data.offset, data.passes)
-        learn = isinstance(options.prior_precision, str)
-        inner, other = (FIRST_INNER, FIRST_OTHER) if learn else (float(options.prior_precision),) * 2
-        precisions = first_precisions(
-            problem, inner=inner, other=other if before is None or not learn else FIRST_PAIRED
+            for family, design in zip(families, designs, strict=True)
+        )
+        given = self.options.prior_precision
+        inner, other = (FIRST_INNER, other) if isinstance(given, str) else (float(given),) * 2
+        precisions = first_precisions(families, inner=inner, other=other)
+        return Begun(tuple(families), designs, starts, starts, precisions)
+
+    def _climbed(self, begun: Begun, before: AdditiveFit | None, what: str) -> AdditiveFit:
+        """The fit of families of terms, with the intercepts and the likelihood of an earlier fit to begin with."""
+        data, options = self.data, self.options
+        _require_room(begun.families, begun.designs)
+        origin = torch.zeros(len(data.scale), dtype=torch.float64) if self.origin is None else self.origin
+        intercept = origin if before is None else before.problem.split(before.theta)[1]
+        centre, theta = (
+            torch.cat([*[part.flatten() for part in parts], last])
+            for parts, last in ((begun.centre, origin), (begun.theta, intercept))
+        )
+        problem = AdditiveProblem(
+            begun.families, begun.designs, data.targets, data.weights, centre, data.offset, data.passes
         )
         # Cutpoints that are learnt are the origin of f: an intercept beside them is switched off, as a term is
         of_intercept = MOST_PRECISION if "cutpoints" in self.learns else options.intercept_prior_precision
-        at = AdditiveHyperparameters(precisions, of_intercept, self.likelihood)
-        theta, at = (centre, at) if before is None else carried(before, problem, at)
-        return climb(problem, theta, at, options, learns=self.learns)
+        likelihood = self.likelihood if before is None else before.at.likelihood
+        at = AdditiveHyperparameters(begun.precisions, of_intercept, likelihood)
+        return climb(problem, theta, at, options, learns=self.learns, what=what)
 
 
 def _families(encoding: TableEncoding, data: Observed, hidden: int, signs: Mapping[int, int]) -> tuple[TermFamily, ...]:
@@ -403,15 +420,15 @@ def _wanted_pairs(interactions: object, names: Sequence[str], signs: Mapping[int
 DOUBTFUL = 5.0
 
 
-def pruned(fit: AdditiveFit) -> AdditiveFit:
+def pruned(fit: AdditiveFit, *, progress: bool = False) -> AdditiveFit:
     """The fit with those terms off without which log Z is higher, tried one after another."""
-    gains = removal_gains(fit)
-    for gain, family, term in sorted(gains, reverse=True):
-        if gain < -DOUBTFUL:
-            break
-        trial = _without(fit, family, term)
-        if trial.log_evidence >= fit.log_evidence:
-            fit = trial
+    doubtful = [each for each in sorted(removal_gains(fit), reverse=True) if each[0] >= -DOUBTFUL]
+    with progress_bar("fitting", visible=progress) as report:
+        for done, (_, family, term) in enumerate(doubtful):
+            report(done, len(doubtful), f"without {fit.problem.families[family].terms[term].name}")
+            trial = _without(fit, family, term)
+            if trial.log_evidence >= fit.log_evidence:
+                fit = trial
     return fit
 
 

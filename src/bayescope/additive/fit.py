@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
+from bayescope.additive.families import TermFamily
 from bayescope.additive.passes import ALL, RowValues
 from bayescope.additive.problem import (
     AdditiveHyperparameters,
@@ -133,7 +134,9 @@ class BlockEvidence:
                 gamma, squares = (part.sum(1, keepdim=True).expand_as(part) for part in (gamma, squares))  # noqa: PLW2901
                 before = before.log().mean(1, keepdim=True).exp().expand_as(before)  # noqa: PLW2901
             proposed = (gamma / squares).clamp(LEAST_PRECISION, MOST_PRECISION)
-            proposed = torch.where((squares > 0) & (gamma > LEAST_DETERMINED), proposed, before)
+            proposed = torch.where(
+                (squares > 0) & (gamma > LEAST_DETERMINED) & (before < MOST_PRECISION), proposed, before
+            )
             precisions.append((before * (proposed / before).clamp(1.0 / FARTHEST, FARTHEST)).clamp(max=MOST_PRECISION))
         return tuple(precisions)
 
@@ -166,13 +169,13 @@ def refitted(
     return weighted.fitted(names, draws, Weighted.join(y, weights), steps=_REFITS).likelihood
 
 
-def first_precisions(problem: AdditiveProblem, *, inner: float, other: float) -> tuple[Tensor, ...]:
-    """Where the precisions start: those of inner layers, and all others."""
+def first_precisions(families: Sequence[TermFamily], *, inner: float, other: float) -> tuple[Tensor, ...]:
+    """Where the precisions start, shape (G, L) of each family: those of inner layers, and all others."""
     return tuple(
         torch.tensor([inner if name == "inner" else other for name in family.layers], dtype=torch.float64).repeat(
             len(family.terms), 1
         )
-        for family in problem.families
+        for family in families
     )
 
 
@@ -412,10 +415,14 @@ def climb(
     options: AdditiveOptions,
     *,
     learns: tuple[str, ...] = ("noise_variance",),
+    what: str = "",
 ) -> AdditiveFit:
-    """Steps of the weights and of the hyperparameters in turn; the best are kept and brought near their mode."""
+    """Steps of the weights and of the hyperparameters in turn; the best are kept and brought near their mode.
+
+    The bar says ``what`` is fitted.
+    """
     climber = _Epochs(problem, theta, at, options, learns)
-    with threads_for(problem.numbers), progress_bar("fitting", visible=options.progress) as report:
+    with threads_for(problem.numbers), progress_bar(f"fitting {what}".strip(), visible=options.progress) as report:
         for epoch in range(options.epochs):
             report(epoch, options.epochs, f"epoch {epoch + 1}")
             if climber.rests(epoch):
@@ -514,13 +521,3 @@ def _append(
     numbers = {"log_evidence": float(evidence.value), "log_joint": float(log_joint)}
     for name, value in numbers.items() if noise is None else {**numbers, "noise_variance": noise}.items():
         trace.setdefault(name, []).append(value)
-
-
-def carried(
-    fit: AdditiveFit, problem: AdditiveProblem, at: AdditiveHyperparameters
-) -> tuple[Tensor, AdditiveHyperparameters]:
-    """The weights and precisions of a fit in a problem that has more families after the same ones."""
-    count, outputs = len(fit.problem.families), fit.linear.outputs
-    assert problem.families[:count] == fit.problem.families
-    theta = torch.cat([fit.theta[:-outputs], problem.centre[len(fit.theta) - outputs : -outputs], fit.theta[-outputs:]])
-    return theta, replace(fit.at, precisions=(*fit.at.precisions, *at.precisions[count:]))

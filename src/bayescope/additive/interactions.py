@@ -25,6 +25,7 @@ from bayescope.additive.observed import Margin
 from bayescope.additive.passes import RowPasses, RowValues
 from bayescope.additive.terms import Term, pair_term
 from bayescope.process_state import one_thread
+from bayescope.progress import progress_bar
 from bayescope.storage import stored
 from bayescope.tables.encoding import NO_LEVEL, TableEncoding
 
@@ -92,7 +93,9 @@ def rank(
     return Ranking.of(pairs, scores.numpy(), method)
 
 
-def evidence_gains(fit: AdditiveFit, terms: Sequence[Term], data: Observed, generator: torch.Generator) -> Tensor:
+def evidence_gains(
+    fit: AdditiveFit, terms: Sequence[Term], data: Observed, generator: torch.Generator, *, progress: bool = False
+) -> Tensor:
     r"""What each pair alone would add to the log evidence if its net's hidden units stayed as they start.
 
     With units φ, H a pair, f moves by V φ, V ~ N(0, 1/p), and log p(y∣f) to second order is a linear model with slope g
@@ -114,6 +117,7 @@ def evidence_gains(fit: AdditiveFit, terms: Sequence[Term], data: Observed, gene
         terms: the pairs.
         data: what was fitted.
         generator: draws the hidden units.
+        progress: whether a bar is drawn.
 
     Returns:
         Gains in nats, shape (T,), at least 0.
@@ -125,8 +129,12 @@ def evidence_gains(fit: AdditiveFit, terms: Sequence[Term], data: Observed, gene
     columns = {column.feature: column for term in terms for column in term.columns}
     margins = {feature: data.margin(column, generator) for feature, column in sorted(columns.items())}
     gains = torch.zeros(len(terms), dtype=torch.float64)
-    with one_thread():  # the factorisations are small
+    done = 0
+    # The factorisations are small
+    with one_thread(), progress_bar("judging", visible=progress) as report:
         for places in _blocks(terms, margins):
+            report(done, len(terms), f"pairs, such as {terms[places[0]].name}")
+            done += len(places)
             some = [terms[place] for place in places]
             grids = Grids.of([(margins[term.features[0]], margins[term.features[1]]) for term in some], summed, passes)
             gains[places] = _gains(grids, some, generator)
@@ -149,12 +157,24 @@ def _gains(grids: Grids, terms: Sequence[Term], generator: torch.Generator) -> T
     units.masked_fill_((grids.points.levels != NO_LEVEL)[..., None], 0.0)
     functions, basis_size = torch.cat([grids.basis, units], 2), grids.basis.shape[2]
     slope, curvature = grids.sums[..., 1:].chunk(2, 2)
-    gains = torch.zeros(len(terms), len(PRECISIONS), dtype=torch.float64)
+    return gains_by_precision(functions, basis_size, slope, curvature).max(1).values.clamp(min=0.0)  # p = ∞
+
+
+def gains_by_precision(functions: Tensor, basis_size: int, slope: Tensor, curvature: Tensor) -> Tensor:
+    """What each of G terms would add to the log evidence at each of `PRECISIONS`, shape (G, 22).
+
+    Args:
+        functions: at U points of each term, shape (G, U, M + H); the first M are in the model already.
+        basis_size: M.
+        slope: of log p(y∣f), summed over the rows of each point, shape (G, U, C).
+        curvature: that of −log p(y∣f), likewise.
+    """
+    gains = torch.zeros(len(functions), len(PRECISIONS), dtype=torch.float64)
     for output in range(slope.shape[2]):
         gram = (functions * curvature[..., output, None]).mT @ functions
         right = (functions.mT @ slope[..., output, None])[..., 0]
         gains += _by_precision(*_projected(gram, right, basis_size))
-    return gains.max(1).values.clamp(min=0.0)  # p = ∞
+    return gains
 
 
 def _projected(gram: Tensor, right: Tensor, basis_size: int) -> tuple[Tensor, Tensor]:
