@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations
 from typing import final
 
 import numpy as np
@@ -33,8 +34,9 @@ from bayescope.additive.fit import (
     first_precisions,
     settled,
 )
-from bayescope.additive.interactions import Ranking, rank
+from bayescope.additive.interactions import Ranking, features_on, rank
 from bayescope.additive.model import AdditiveModel, Centre
+from bayescope.additive.order import feature_ranks, first_weights
 from bayescope.additive.posterior import laplace_at, point_at, tightest_log_evidence
 from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem, BlockFactors
 from bayescope.additive.seen import TrainingValues
@@ -54,6 +56,8 @@ FIRST_INNER, FIRST_OTHER = 0.3, 10.0
 FIRST_PAIRED = 1000.0
 # How many pairs are added at a time while they raise the evidence, and how many at most.
 AT_ONCE, MOST_PAIRS = 5, 20
+# Pairs that are ranked: where there are more, those with a feature that is in the model, or with two.
+MOST_RANKED = 3000
 # Draws of the weights that the intervals of monotone effects come from.
 DRAWS = 2000
 # How many arrays there are at once of each term's Jacobian at its points, and of each block of the curvature.
@@ -177,10 +181,20 @@ class _Fitter:
     learns: tuple[str, ...]
     origin: Tensor | None
 
+    @cached_property
+    def _features(self) -> tuple[tuple[TermFamily, ...], tuple[Design, ...]]:
+        """The terms of all features, and what they read."""
+        families = _families(self.encoding, self.data, self.options.hidden, self.signs)
+        return families, tuple(map(self.data.design, families))
+
+    @cached_property
+    def _ranks(self) -> dict[int, int]:
+        """The places of the features in an order of their content."""
+        return feature_ranks(*self._features, self.data)
+
     def of_features(self) -> AdditiveFit:
         """The fit without any pair."""
-        families = _families(self.encoding, self.data, self.options.hidden, self.signs)
-        begun, options = self._begun(families, FIRST_OTHER), self.options
+        begun, options = self._begun(*self._features, FIRST_OTHER), self.options
         if not isinstance(options.prior_precision, str) or not begun.wide(self.data.total):
             return self._climbed(begun, None, f"{len(begun.places)} features")
         shared = options.share_prior == "net"
@@ -221,23 +235,27 @@ class _Fitter:
         return fitted, pairs
 
     def _ranked(self, fitted: AdditiveFit) -> Ranking:
-        free = [feature for feature in range(len(self.encoding.features)) if feature not in self.signs]
-        return rank(fitted, self.encoding, self.data, self.options.ranking, self.generator, free)
+        """The ranking of all pairs, or where these are too many of those of features that are in the model."""
+        free = [feature for feature in sorted(self._ranks, key=self._ranks.__getitem__) if feature not in self.signs]
+        on = features_on(fitted)
+        every = list(combinations(free, 2))
+        likely = [pair for pair in every if on.intersection(pair)], [pair for pair in every if on.issuperset(pair)]
+        pairs = next((some for some in (every, *likely) if len(some) <= MOST_RANKED), likely[-1])
+        options = self.options
+        return rank(fitted, self.encoding, self.data, options.ranking, self.generator, pairs, progress=options.progress)
 
     def _extended(self, fitted: AdditiveFit, pairs: Sequence[Pair]) -> AdditiveFit:
         """The fit with more terms, everything trained on from where it was."""
         terms = [pair_term(self.encoding, pair) for pair in pairs]
         by_width = [[term for term in terms if term.width == width] for width in sorted({term.width for term in terms})]
         new = [HiddenNets.of(alike, self.options.pair_hidden, len(self.data.scale)) for alike in by_width]
-        return self._climbed(
-            Begun.of(fitted).beside(self._begun(new, FIRST_PAIRED)), fitted, f"{len(pairs)} more pairs"
-        )
+        begun = self._begun(new, tuple(map(self.data.design, new)), FIRST_PAIRED)
+        return self._climbed(Begun.of(fitted).beside(begun), fitted, f"{len(pairs)} more pairs")
 
-    def _begun(self, families: Sequence[TermFamily], other: float) -> Begun:
+    def _begun(self, families: Sequence[TermFamily], designs: tuple[Design, ...], other: float) -> Begun:
         """Families as they start, with this precision of all layers but the inner ones where it is learnt."""
-        designs = tuple(map(self.data.design, families))
         starts = tuple(
-            family.start(design.points, design.mass, self.generator)
+            first_weights(family, design, self._ranks, self.generator)
             for family, design in zip(families, designs, strict=True)
         )
         given = self.options.prior_precision

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bayescope.additive.coded import Observed
 from bayescope.additive.families import HiddenNets, Points, linear_weights
-from bayescope.additive.fit import LEAST_PRECISION, AdditiveFit
+from bayescope.additive.fit import LEAST_PRECISION, MOST_PRECISION, AdditiveFit
 from bayescope.additive.observed import Margin
 from bayescope.additive.passes import RowPasses, RowValues
 from bayescope.additive.terms import Term, pair_term
@@ -47,7 +47,7 @@ class Ranking:
     """All pairs of features, best first.
 
     Attributes:
-        pairs: positions of the features in the table, the smaller first; of equal scores, in the table's order.
+        pairs: positions of the features in the table, the smaller first.
         scores: of each, float64: the gain in log evidence, or the mutual information, in nats.
         method: "evidence" or "mutual_information".
     """
@@ -69,9 +69,11 @@ def rank(
     data: Observed,
     method: str,
     generator: torch.Generator,
-    features: Sequence[int] | None = None,
+    pairs: Sequence[Pair] | None = None,
+    *,
+    progress: bool = False,
 ) -> Ranking:
-    """Ranks all pairs of features.
+    """Ranks pairs of features.
 
     Args:
         fit: of the features' effects.
@@ -79,18 +81,34 @@ def rank(
         data: what was fitted.
         method: "evidence" or "mutual_information".
         generator: of the hidden units that "evidence" judges by.
-        features: that may be in a pair, ascending; ``None`` for all.
+        pairs: which, in the order in which their hidden units are drawn; ``None`` for all.
+        progress: whether a bar is drawn.
 
     Raises:
         OptionError: if the method is neither.
     """
-    pairs = list(combinations(range(len(encoding.features)) if features is None else features, 2))
+    some = list(combinations(range(len(encoding.features)), 2)) if pairs is None else pairs
     if method == "evidence":
-        scores = evidence_gains(fit, [pair_term(encoding, pair) for pair in pairs], data, generator)
+        scores = evidence_gains(fit, [pair_term(encoding, pair) for pair in some], data, generator, progress=progress)
     else:
         information = mutual_information(fit, len(encoding.features))
-        scores = torch.stack([information[pair] for pair in pairs]) if pairs else torch.zeros(0)
-    return Ranking.of(pairs, scores.numpy(), method)
+        scores = torch.stack([information[pair] for pair in some]) if some else torch.zeros(0)
+    return Ranking.of([(min(pair), max(pair)) for pair in some], scores.numpy(), method)
+
+
+def features_on(fit: AdditiveFit) -> set[int]:
+    """The features of all terms that are not switched off."""
+    return {
+        feature
+        for family, precisions in zip(fit.problem.families, fit.at.precisions, strict=True)
+        for term, of_term in zip(family.terms, precisions, strict=True)
+        if any(
+            value < MOST_PRECISION
+            for name, value in zip(family.layers, of_term.tolist(), strict=True)
+            if name != "inner"
+        )
+        for feature in term.features
+    }
 
 
 def evidence_gains(
@@ -127,7 +145,7 @@ def evidence_gains(
         lambda rows: torch.cat([weights[rows][:, None], linear.slope[rows], linear.curvature[rows].abs().sum(2)], 1)
     )
     columns = {column.feature: column for term in terms for column in term.columns}
-    margins = {feature: data.margin(column, generator) for feature, column in sorted(columns.items())}
+    margins = {feature: data.margin(column, generator) for feature, column in columns.items()}
     gains = torch.zeros(len(terms), dtype=torch.float64)
     done = 0
     # The factorisations are small
