@@ -11,7 +11,7 @@ Pareto k̂ allows it (Vehtari et al. 2024).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import Any, Literal, NamedTuple, final
 
@@ -409,17 +409,19 @@ def _measured(
             method: Literal["nuts", "importance"] = "nuts"
         else:
             draws, method = weighed, "importance"
-        linearized = isinstance(estimator, AdditiveEstimator)
-        about = {"rows": len(density.weights), "directions": density.dim, "linearized": linearized}
-        if draws is None:
-            khat = "" if pareto_k is None else f" (Pareto k̂ {pareto_k:.2f}, where at most {PARETO_K_LIMIT} would do)"
-            why = (
-                "the chains of NUTS did not mix" if method == "nuts" else
-                "the training rows are too many for NUTS in seconds, and the exact posterior is too far from this one "
-                f"for importance sampling{khat}"
-            )  # fmt: skip
-            return Standing("", f"How wrong the posterior is stays unknown: {why}.", pareto_k=pareto_k, **about)
-        return _compared(estimator, judged, space, draws, Standing(method, pareto_k=pareto_k, **about), source)
+        found = Standing(
+            method, rows=len(density.weights), directions=density.dim, pareto_k=pareto_k,
+            linearized=isinstance(estimator, AdditiveEstimator),
+        )  # fmt: skip
+        if draws is not None:
+            return _compared(estimator, judged, space, draws, found, source)
+        khat = "" if pareto_k is None else f" (Pareto k̂ {pareto_k:.2f}, where at most {PARETO_K_LIMIT} would do)"
+        why = {
+            "nuts": "the chains of NUTS did not mix",
+            "importance": "the training rows are too many for NUTS in seconds, and the exact posterior is too far from "
+            f"this one for importance sampling{khat}",
+        }[method]
+        return replace(found, method="", reason=f"How wrong the posterior is stays unknown: {why}.")
 
 
 def _rows_of(training: TrainingRows) -> int:
@@ -503,9 +505,9 @@ def _compared(
         off = np.abs(ratios - 1.0)
         spread = Difference(float(off.mean()), float(off.max()), float(0.5 * halved.mean()))
         ratio = float(np.median(ratios))
-    return Standing(
-        found.method, "", found.rows, len(some), found.directions, found.linearized, differing, spread, ratio,
-        found.pareto_k, np.column_stack([exact[0][at], ours[0][at]]), sds,
+    return replace(
+        found, compared=len(some), mean=differing, spread=spread, ratio=ratio, sds=sds,
+        predictions=np.column_stack([exact[0][at], ours[0][at]]),
     )  # fmt: skip
 
 

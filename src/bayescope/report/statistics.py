@@ -102,9 +102,9 @@ def class_scores(judged: Judged, predicted: Predictions, random_state: int) -> t
     if (shares > 0).all():
         classes = [1] if probs.shape[1] == 2 else range(probs.shape[1])
         of_classes = [metrics.auroc(probs[:, k], (y == k).astype(int)) for k in classes]
-        ends = zip(*[newcombe(area, y == k) for k, area in zip(classes, of_classes, strict=True)], strict=True)
+        each = [newcombe(area, y == k) for k, area in zip(classes, of_classes, strict=True)]
         # Of several classes the ends are averaged, as if their errors were one: never too narrow.
-        low, high = (float(np.mean(end)) for end in ends)
+        low, high = (float(end) for end in np.mean(each, axis=0))
         answers.insert(1, Score("auroc", float(np.mean(of_classes)), low, high, 0.5))
     return tuple(answers)
 

@@ -180,7 +180,8 @@ def _faults(c: NumberCalibration, wide: int) -> _Faults:
     ]
     found = [bool(beyond_chance and large) for beyond_chance, large in each]
     small = any(beyond_chance for beyond_chance, _ in each) and not any(found)
-    return _Faults(*found, small)
+    narrow, too_wide, missed, biased, outside = found
+    return _Faults(narrow, too_wide, missed, biased, outside, small)
 
 
 def _number_headline(c: NumberCalibration, found: _Faults) -> tuple[Tone, str]:
