@@ -162,4 +162,6 @@ def test_a_comparison_is_a_page_of_its_own(comparison, tmp_path):
     figures = json.loads(re.search(r'id="figure-data">(.*?)</script>', html)[1])
     assert set(figures) == {"agreement", "curves"}
     assert figures["agreement"]["layout"]["yaxis"]["title"]["text"] == "log odds of answer = yes &lt;sure&gt;"
-    assert f"<strong>{comparison.table['nll'].min():.4f}</strong>" in html
+    best, lead = f"<strong>{comparison.table['nll'].min():.4f}</strong>", comparison.leads["nll"]
+    assert (best in html) == lead.clear
+    assert "95\u00a0% interval of the paired difference" in html

@@ -166,7 +166,7 @@ def _table(comparison: Comparison, measures: Sequence[Measure]) -> Table:
     cells = [[style.label(str(name)) for name in comparison.table.index]]
     for column in measures:
         table.add_column(column.label, justify="right", no_wrap=True)
-        best = best_cells(comparison.table, column, comparison.reference)
+        best = best_cells(comparison.table, comparison.leads.get(column.name))
         texts = zip(written(comparison.table, column), best, strict=True)
         cells.append([Text(cell, style=BEST if is_best else "") for cell, is_best in texts])  # type: ignore[misc]
     for row in zip(*cells, strict=True):

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, final
@@ -30,6 +30,7 @@ from bayescope.comparison.answers import (
 from bayescope.comparison.contenders import PLAIN, SCALED, FittedContender, contender, kind_of, names_of, with_one_prior
 from bayescope.comparison.measures import (
     ContenderOutcome,
+    Lead,
     Loo,
     Measure,
     best_cells,
@@ -37,6 +38,7 @@ from bayescope.comparison.measures import (
     evidence,
     has_coefficients,
     is_point,
+    lead_of,
     psis_loo,
     written,
 )
@@ -91,6 +93,7 @@ class Comparison:
         footnotes: what a reader of the table has to know, one line each.
         outcomes: the fitted contenders and their predictions, by name.
         split: the training and test rows.
+        leads: by column, how far its best row is ahead, with the interval of the paired difference.
     """
 
     table: pd.DataFrame
@@ -98,6 +101,7 @@ class Comparison:
     footnotes: tuple[str, ...]
     outcomes: Mapping[str, ContenderOutcome]
     split: TrainTestSplit
+    leads: Mapping[str, Lead] = field(default_factory=dict)
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -121,7 +125,7 @@ class Comparison:
     def _written(self) -> tuple[list[list[str]], list[list[bool]]]:
         """The table's cells as text, row by row, and which of them are the best of their column."""
         cells = [written(self.table, column) for column in self.measures]
-        best = [best_cells(self.table, column, self.reference) for column in self.measures]
+        best = [best_cells(self.table, self.leads.get(column.name)) for column in self.measures]
         return [list(row) for row in zip(*cells, strict=True)], [list(row) for row in zip(*best, strict=True)]
 
     def to_markdown(self) -> str:
@@ -307,13 +311,17 @@ def compare(
                     raise
                 notes.append(f"{style.label(name)} was left out, since its fit failed: {error}")
     table = _table(outcomes, data.kind, reference)
+    measures = [column for column in columns(data.kind, reference) if column.name in table]
+    found = {column.name: lead_of(column, table, outcomes, reference) for column in measures}
+    leads = {name: lead for name, lead in found.items() if lead is not None}
     footnotes = (
+        *_leading(measures, leads),
         *footnotes_of(table, outcomes, warned, data, reference),
         *notes,
         *prior,
         *(f"Prior precision, warning: {text}" for text in prior_warned),
     )
-    return Comparison(table, reference, footnotes, outcomes, data)
+    return Comparison(table, reference, footnotes, outcomes, data, leads)
 
 
 def _transformed(wrapped: Wrapped, y: object) -> Any:
@@ -417,6 +425,20 @@ def footnotes_of(
         *_blanks(table, outcomes, measures),
     )
     return (*meanings, *notes_on_values, *found, *warnings)
+
+
+def _leading(measures: Sequence[Measure], leads: Mapping[str, Lead]) -> list[str]:
+    """What bold means, and the lead of each column with its interval."""
+    said = [
+        f"{column.label}: {style.label(lead.best)} before {style.label(lead.rival)} by {lead.difference:.3g} "
+        f"({lead.low:.3g} to {lead.high:.3g})".replace("-", "−")
+        for column in measures
+        if (lead := leads.get(column.name)) is not None
+    ]
+    if not said:
+        return []
+    meaning = "Bold: the best of a column, if its 95 % interval of the paired difference to each other row excludes 0"
+    return [f"{meaning} (bootstrap over the test rows). The closest rival of each best: {'; '.join(said)}."]
 
 
 def _coverage(rows: int) -> list[str]:

@@ -16,6 +16,15 @@ from torch import Tensor
 from bayescope import metrics
 from bayescope.comparison.answers import COVERAGE, Answers, ClassAnswers, NumberAnswers
 from bayescope.comparison.contenders import FittedContender
+from bayescope.comparison.resampling import (
+    Statistic,
+    bootstrap,
+    brier_rows,
+    central,
+    gap_in_bins,
+    mean_of,
+    weighted_auroc,
+)
 from bayescope.comparison.split import Kind
 from bayescope.density import PARETO_K_LIMIT, pareto_smoothed
 from bayescope.errors import UndefinedQuantityError
@@ -53,9 +62,12 @@ ESTIMATE = "estimate"
 EXACT = "exact"
 # Digits of the smallest value of a column that has the unit of y.
 SIGNIFICANT = 4
+# Of the bootstrap: one table has one answer.
+SEED = 0
 
 # From what a contender answered, and what the reference did, to a number; NaN where there is none.
 Value: TypeAlias = Callable[[ContenderOutcome, ContenderOutcome], float]
+Resampled: TypeAlias = Callable[[ContenderOutcome, ContenderOutcome], Statistic]
 
 
 @final
@@ -71,6 +83,7 @@ class Measure:
         meaning: what it measures, in one line.
         value: what it is of a contender.
         to_reference: whether it is a distance to the reference.
+        resampled: the same of weighted test rows, as a statistic; ``None`` if it is not of test rows.
     """
 
     name: str
@@ -80,6 +93,7 @@ class Measure:
     meaning: str
     value: Value
     to_reference: bool = False
+    resampled: Resampled | None = None
 
 
 def columns(kind: Kind, reference: str | None) -> tuple[Measure, ...]:
@@ -112,22 +126,30 @@ def _of_classes(against: str, reference: str | None) -> tuple[Measure, ...]:
     def score(of: Callable[[ClassAnswers], float]) -> Value:
         return lambda outcome, _: of(outcome.answers)  # type: ignore[arg-type]
 
+    def of_rows(of: Callable[[ClassAnswers], np.ndarray]) -> Resampled:
+        return lambda outcome, _: mean_of(of(outcome.answers))  # type: ignore[arg-type]
+
     return (
         # By the log density and not log(probs): finite where a probability rounds to 0.
-        Measure("nll", "NLL", 4, LOWEST, "mean −log p(y∣x) of the test rows, in nats", score(_log_loss)),
+        Measure("nll", "NLL", 4, LOWEST, "mean −log p(y∣x) of the test rows, in nats", score(_log_loss),
+                resampled=of_rows(lambda a: -a.log_probs[np.arange(len(a.y)), a.y])),
         Measure("brier", "Brier", 4, LOWEST, "mean squared error of the test rows' probabilities",
-                score(lambda a: metrics.brier(a.probs, a.y))),
+                score(lambda a: metrics.brier(a.probs, a.y)),
+                resampled=of_rows(lambda a: brier_rows(a.probs, a.y))),
         Measure("ece", "ECE", 4, LOWEST,
                 f"expected calibration error of the test rows, {metrics.BINS} bins of confidence",
-                score(lambda a: metrics.ece(a.probs, a.y))),
+                score(lambda a: metrics.ece(a.probs, a.y)),
+                resampled=lambda outcome, _: gap_in_bins(outcome.answers.probs, outcome.answers.y)),  # type: ignore[union-attr]
         Measure("auroc", "AUROC", 4, HIGHEST, "of the test rows; for several classes the mean of each against the rest",
-                score(lambda a: metrics.auroc(a.probs, a.y))),
+                score(lambda a: metrics.auroc(a.probs, a.y)),
+                resampled=lambda outcome, _: _areas(outcome.answers)),  # type: ignore[arg-type]
         Measure("crps", "CRPS", 4, LOWEST,
                 "mean Σ_k (P(y' ≤ k∣x) − 1{y ≤ k})² of the test rows, the ranked probability score of ordered classes",
-                score(_ranked)),
+                score(_ranked), resampled=of_rows(_ranked_rows)),
         Measure(f"tv_to_{reference}", f"TV to {against}", 4, LOWEST,
                 f"½ Σ∣p − p_{against}∣, averaged over the test rows",
-                lambda outcome, truth: total_variation(outcome.answers.probs, truth.answers.probs), True),  # type: ignore[union-attr]
+                lambda outcome, truth: total_variation(outcome.answers.probs, truth.answers.probs), True,  # type: ignore[union-attr]
+                lambda outcome, truth: mean_of(0.5 * np.abs(outcome.answers.probs - truth.answers.probs).sum(1))),  # type: ignore[union-attr]
     )  # fmt: skip
 
 
@@ -135,15 +157,18 @@ def _of_numbers(against: str, reference: str | None) -> tuple[Measure, ...]:
     def score(of: Callable[[NumberAnswers], float]) -> Value:
         return lambda outcome, _: of(outcome.answers)  # type: ignore[arg-type]
 
+    def of_rows(of: Callable[[NumberAnswers], np.ndarray]) -> Resampled:
+        return lambda outcome, _: mean_of(of(outcome.answers))  # type: ignore[arg-type]
+
     percent = f"{100 * COVERAGE:g} %"
     return (
         Measure("nll", "NLL", 4, LOWEST, "mean −log p(y∣x) of the test rows, in nats",
-                score(lambda a: -a.log_prob.mean())),
+                score(lambda a: -a.log_prob.mean()), resampled=of_rows(lambda a: -a.log_prob)),
         Measure("crps", "CRPS", None, LOWEST,
                 "mean ∫ (F(x) − 1{x ≥ y})² dx of the test rows, F the predictive distribution, in y's unit",
-                score(lambda a: a.crps.mean())),
+                score(lambda a: a.crps.mean()), resampled=of_rows(lambda a: a.crps)),
         Measure("rmse", "RMSE", None, LOWEST, "root mean squared error of the predictive mean, in y's unit",
-                score(lambda a: math.sqrt(np.square(a.mean - a.y).mean()))),
+                score(lambda a: math.sqrt(np.square(a.mean - a.y).mean())), resampled=_root_mean_square),
         Measure("coverage", f"in {percent}", 3, None,
                 f"share of the test rows inside their {percent} interval; a count that is its end is inside in part, "
                 f"so that right intervals hold {percent}", score(lambda a: a.coverage)),
@@ -152,7 +177,8 @@ def _of_numbers(against: str, reference: str | None) -> tuple[Measure, ...]:
                 score(lambda a: (a.high - a.low).mean())),
         Measure(f"w1_to_{reference}", f"W1 to {against}", 4, LOWEST,
                 f"∫ ∣F − F_{against}∣ dx in sds of y, averaged over test rows (Wasserstein distance of predictives)",
-                lambda outcome, truth: wasserstein(outcome.answers, truth.answers), True),  # type: ignore[arg-type]
+                lambda outcome, truth: wasserstein(outcome.answers, truth.answers), True,  # type: ignore[arg-type]
+                lambda outcome, truth: mean_of(_distances(outcome.answers, truth.answers))),  # type: ignore[arg-type]
     )  # fmt: skip
 
 
@@ -189,22 +215,77 @@ def _fixed(value: float, digits: int) -> str:
     return text.replace("-", "−")
 
 
-def best_cells(table: pd.DataFrame, column: Measure, reference: str | None) -> list[bool]:
-    """Which cells equal the best one as written. The reference does not compete in its distance to itself.
+@final
+@dataclass(frozen=True)
+class Lead:
+    """How far the best row of a column is ahead of the row that is least surely behind it.
+
+    Attributes:
+        best: the name of the best row.
+        rival: that of the other one.
+        difference: by how much the best is better; above 0 whatever the column.
+        low: the lower end of its 95 % interval, by the bootstrap over test rows, which both rows share.
+        high: the upper end.
+    """
+
+    best: str
+    rival: str
+    difference: float
+    low: float
+    high: float
+
+    @property
+    def clear(self) -> bool:
+        """Whether chance does not explain it."""
+        return self.low > 0.0
+
+
+def lead_of(
+    column: Measure, table: pd.DataFrame, outcomes: Mapping[str, ContenderOutcome], reference: str | None
+) -> Lead | None:
+    """Which row leads a column, and how surely; ``None`` where no value is better, or nothing is known of the rows.
+
+    Args:
+        column: of the table.
+        table: of a comparison.
+        outcomes: the contenders' answers by name.
+        reference: the name of the reference's row, which takes no part in distances to itself.
+    """
+    if column.best is None or column.resampled is None:
+        return None
+    competing = table[column.name].dropna()
+    competing = competing.drop(reference) if column.to_reference else competing
+    if column.name == "ece":  # the shares of the classes are calibrated, and say nothing
+        competing = competing.drop("constant", errors="ignore")
+    if len(competing) < 2:
+        return None
+    names, best = [str(name) for name in competing.index], str(column.best(competing))
+    truth = {name: outcomes[name if reference is None else reference] for name in names}
+    of_each = [column.resampled(outcomes[name], truth[name]) for name in names]
+    answers = outcomes[best].answers
+    rows = len(answers.quantiles) if column.name.startswith("w1_") else len(answers.y)  # type: ignore[union-attr]
+    drawn = bootstrap(lambda weights: np.concatenate([of(weights) for of in of_each], axis=1), rows, SEED)
+    sign = 1.0 if column.best is LOWEST else -1.0
+    behind = {
+        name: (
+            sign * (competing[name] - competing[best]),
+            *central(sign * (drawn[:, at] - drawn[:, names.index(best)])),
+        )
+        for at, name in enumerate(names)
+        if name != best
+    }
+    rival = min(behind, key=lambda name: behind[name][1])
+    return Lead(best, rival, *map(float, behind[rival]))
+
+
+def best_cells(table: pd.DataFrame, lead: Lead | None) -> list[bool]:
+    """Which cells of a column stand out: the best one, if chance does not explain its lead over any other.
 
     Args:
         table: of a comparison.
-        column: one of its columns.
-        reference: the name of the reference's row.
+        lead: of the column.
     """
-    competing = table[column.name].drop(reference) if column.to_reference else table[column.name]
-    if column.name == "ece":  # the shares of the classes are calibrated, and say nothing
-        competing = competing.drop("constant", errors="ignore")
-    if column.best is None or competing.notna().sum() < 2:
-        return [False] * len(table)
-    cells = dict(zip(table.index, written(table, column), strict=True))
-    winner = cells[column.best(competing)]
-    return [cell == winner and name in competing.index for name, cell in cells.items()]
+    return [lead is not None and lead.clear and name == lead.best for name in table.index]
 
 
 # The values -----------------------------------------------------------------------------------------------------------
@@ -216,8 +297,27 @@ def _ranked(answers: ClassAnswers) -> float:
     """NaN for classes without an order."""
     if not answers.ordered:
         return math.nan
+    return float(_ranked_rows(answers).mean())
+
+
+def _ranked_rows(answers: ClassAnswers) -> np.ndarray:
     below, reached = answers.probs.cumsum(1), answers.y[:, None] <= np.arange(answers.probs.shape[1])
-    return float(np.square(below - reached).sum(1).mean())
+    rows: np.ndarray = np.square(below - reached).sum(1)
+    return rows
+
+
+def _areas(answers: ClassAnswers) -> Statistic:
+    """The mean area of each class against the rest, as a statistic; of two classes that of the second."""
+    classes = [1] if answers.probs.shape[1] == 2 else range(answers.probs.shape[1])
+    areas = [weighted_auroc(answers.probs[:, k], answers.y == k) for k in classes]
+    return lambda weights: np.mean([area(weights) for area in areas], axis=0)[:, None]
+
+
+def _root_mean_square(outcome: ContenderOutcome, _: ContenderOutcome) -> Statistic:
+    answers = outcome.answers
+    assert isinstance(answers, NumberAnswers)
+    square = mean_of(np.square(answers.mean - answers.y))
+    return lambda weights: np.sqrt(square(weights))
 
 
 def total_variation(probs: np.ndarray, reference: np.ndarray) -> float:
@@ -240,7 +340,12 @@ def wasserstein(answers: NumberAnswers, reference: NumberAnswers) -> float:
         answers: of a contender.
         reference: the reference's for the same rows.
     """
-    return float(np.abs(answers.quantiles - reference.quantiles).mean() / answers.unit)
+    return float(_distances(answers, reference).mean())
+
+
+def _distances(answers: NumberAnswers, reference: NumberAnswers) -> np.ndarray:
+    rows: np.ndarray = np.abs(answers.quantiles - reference.quantiles).mean(1) / answers.unit
+    return rows
 
 
 def _sd_error(fitted: FittedContender, reference: FittedContender) -> float:

@@ -51,14 +51,19 @@ def _table(comparison: Comparison) -> Table:
     measures = comparison.measures
     parts: list[list[Cell]] = []
     for column in measures:
-        best = best_cells(comparison.table, column, comparison.reference)
+        best = best_cells(comparison.table, comparison.leads.get(column.name))
         parts.append(
             [Cell(text, strong=bold) for text, bold in zip(written(comparison.table, column), best, strict=True)]
         )
     names = [Cell(style.label(str(name))) for name in comparison.table.index]
     rows = tuple((name, *cells) for name, *cells in zip(names, *parts, strict=True))
     head = ("posterior", *(column.label for column in measures))
-    return Table(f"{comparison.title}; the best of each column in bold", head, rows, frozenset(range(1, len(head))))
+    return Table(
+        f"{comparison.title}; in bold what leads its column by more than chance",
+        head,
+        rows,
+        frozenset(range(1, len(head))),
+    )
 
 
 def _agreement_of_classes(comparison: Comparison, reference: str) -> Figure:

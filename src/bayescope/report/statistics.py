@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
@@ -14,47 +13,15 @@ from scipy.special import erf
 
 from bayescope import metrics
 from bayescope.comparison.answers import share_below, share_inside
+from bayescope.comparison.resampling import BLOCK_NUMBERS, TAILS, bootstrap, brier_rows, central, gap_in_bins
 from bayescope.metrics import Reliability
 from bayescope.report.judged import WIDE, Judged, Predictions
 
-DRAWS, LEAST_DRAWS = 1000, 200
-# Weights held at a time, and drawn in all.
-BLOCK_NUMBERS, MOST_NUMBERS = 2**22, 2**25
-TAILS = (0.025, 0.975)
 # Areas under a curve that differ by less are equal.
 ROOM = 1e-9
 NORMAL_95 = float(stats.norm.ppf(TAILS[1]))
 
 Floats = np.ndarray
-
-# From weights (B, N), each row of them summing to N, to statistics (B, S).
-Statistic = Callable[[np.ndarray], np.ndarray]
-
-
-def bootstrap(statistic: Statistic, rows: int, random_state: int) -> np.ndarray:
-    """The statistics of resampled rows, shape (draws, S).
-
-    Args:
-        statistic: of weighted rows, for many weightings at once.
-        rows: N.
-        random_state: the seed; one seed draws the same rows for every statistic.
-    """
-    generator = np.random.default_rng(random_state)
-    draws = int(np.clip(MOST_NUMBERS // rows, LEAST_DRAWS, DRAWS))
-    size = max(1, BLOCK_NUMBERS // rows)
-    answers = []
-    for start in range(0, draws, size):
-        count = min(size, draws - start)
-        picked = generator.integers(rows, size=(count, rows)) + rows * np.arange(count)[:, None]
-        weights = np.bincount(picked.ravel(), minlength=count * rows).reshape(count, rows).astype(np.float64)
-        answers.append(statistic(weights))
-    return np.concatenate(answers)
-
-
-def central(draws: np.ndarray) -> np.ndarray:
-    """The ends of the central 95 % of each statistic, shape (2, S); NaN draws, undefined statistics, do not count."""
-    ends: np.ndarray = np.nanquantile(draws, TAILS, axis=0)
-    return ends
 
 
 # Scores ---------------------------------------------------------------------------------------------------------------
@@ -151,31 +118,12 @@ def wilson(share: float, rows: int) -> tuple[float, float]:
     return float((middle - half) / (1.0 + square)), float((middle + half) / (1.0 + square))
 
 
-def brier_rows(probs: Floats, y: Floats) -> Floats:
-    """Σ_k (p_k − 1[y = k])² per row, halved for two classes, as `metrics.brier` has it, shape (N,)."""
-    squares: Floats = ((probs - np.eye(probs.shape[1])[y]) ** 2).sum(1)
-    return squares * (0.5 if probs.shape[1] == 2 else 1.0)
-
-
 def crps_rows(mean: Floats, sd: Floats, y: Floats) -> Floats:
     """sd (z (2Φ(z) − 1) + 2φ(z) − π^(−½)) per row, z = (y − mean)/sd (Gneiting & Raftery 2007), shape (N,)."""
     z = (y - mean) / sd
     density = np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi)
     answer: Floats = sd * (z * erf(z / math.sqrt(2.0)) + 2.0 * density - 1.0 / math.sqrt(math.pi))
     return answer
-
-
-def gap_in_bins(probs: Floats, y: Floats) -> Statistic:
-    """The expected calibration error of weighted rows, as a statistic."""
-    confidence, right = probs.max(1), probs.argmax(1) == y
-    gaps = np.zeros((len(y), metrics.BINS))
-    gaps[np.arange(len(y)), metrics.bin_of(confidence)] = right - confidence
-
-    def weighted(weights: Floats) -> Floats:
-        error: Floats = np.abs(weights @ gaps).sum(1, keepdims=True) / len(y)
-        return error
-
-    return weighted
 
 
 def _ece(probs: Floats, y: Floats, random_state: int) -> Score:
