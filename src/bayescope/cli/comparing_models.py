@@ -320,7 +320,7 @@ def _table(scores: Sequence[PairedScore], names: Sequence[str]) -> Table:
         table.add_column(verbatim(name), justify="right", no_wrap=True)
     for score in scores:
         cells = [
-            verbatim(score.value(place), "bold green" if score.won and place == score.best else "")
+            verbatim("{} ({})".format(*score.value(place)), "bold green" if score.won and place == score.best else "")
             for place in range(len(names))
         ]
         table.add_row(score.label, *cells)

@@ -121,7 +121,10 @@ def _scores(scores: Sequence[PairedScore], names: Sequence[str]) -> Table:
     rows = tuple(
         (
             Cell(name),
-            *(Cell(score.value(place), strong=score.won and place == score.best) for score in scores),
+            *(
+                Cell("{} ({})".format(*score.value(place)), strong=score.won and place == score.best)
+                for score in scores
+            ),
         )
         for place, name in enumerate(names)
     )
@@ -141,7 +144,7 @@ def _differences(score: PairedScore, names: Sequence[str]) -> BarTable:
     lines = []
     for model, name in enumerate(names):
         if model == score.best:
-            lines.append(TrackBar(name, "best", score.value(model), place(0), 0.0, None, place(0)))
+            lines.append(TrackBar(name, "best", score.value(model)[0], place(0), 0.0, None, place(0)))
             continue
         value, least, most = (float(part) for part in score.differences[model])
         left, right = sorted((place(0.0), place(value)))

@@ -12,7 +12,7 @@ import numpy as np
 from bayescope import metrics
 from bayescope.comparison.answers import share_inside
 from bayescope.estimators.base import TableEstimator
-from bayescope.plots.numbers import alike, around, fixed, percent, plain
+from bayescope.plots.numbers import around, fixed, percent
 from bayescope.report.judged import WIDE, Judged, Predictions, predictions
 from bayescope.report.statistics import (
     Score,
@@ -132,12 +132,12 @@ class PairedScore:
         """Whether every other model is behind the best; coverage has no winner, since nearness to 95 % is noise."""
         return self.name != "coverage" and int(self.behind.sum()) == len(self.scores) - 1
 
-    def value(self, place: int) -> str:
-        """The score of a model with its interval."""
+    def value(self, place: int) -> tuple[str, str]:
+        """The score of a model, and its interval."""
         score = self.scores[place]
         if self.name in SHARES:
-            return f"{percent(score.value)} ({fixed(100 * score.low, 1)} to {fixed(100 * score.high, 1)})"
-        return f"{plain(score.value, 4)} ({alike(score.low, score.high)})"
+            return percent(score.value), f"{fixed(100 * score.low, 1)} to {fixed(100 * score.high, 1)}"
+        return around(score.value, score.low, score.high, max(map(abs, (score.value, score.low, score.high))))
 
     def difference(self, place: int) -> tuple[str, str]:
         """How far a model is from the best, and the interval of that."""
