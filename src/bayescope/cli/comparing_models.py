@@ -20,7 +20,7 @@ from bayescope.cli.fitted_table import FittedTable, notes_on_unseen, read_known_
 from bayescope.cli.header import listed
 from bayescope.cli.model_files import load_model
 from bayescope.cli.opening import STANDARD, open_source
-from bayescope.cli.reporting import SUFFIXES, row_names
+from bayescope.cli.reporting import SUFFIXES, fitted_parts, row_names
 from bayescope.cli.source import Source
 from bayescope.cli.training_table import TrainingTable
 from bayescope.cli.writing import check_file, check_files
@@ -69,13 +69,10 @@ class SavedModel:
 
     def rows(self) -> tuple[np.ndarray, Seen]:
         """Where the rows that can judge it stand in the table, and whether it was trained on them."""
-        if self.table.digest() == self.fitted.digest:
-            return self.table.places, "fitted"
-        if self.fitted.test_size > 0:
-            train, test, _ = self.table.split(self.fitted.test_size, self.fitted.seed)
-            if test is not None and train.digest() == self.fitted.digest:
-                return test.places, "held out"
-        return self.table.places, "unknown"
+        train, test = fitted_parts(self.table, self.fitted)
+        if test is not None:
+            return test.places, "held out"
+        return self.table.places, "unknown" if train is None else "fitted"
 
     def facts(self) -> tuple[tuple[str, str], ...]:
         """What a reader wants to know of it."""

@@ -82,7 +82,7 @@ def _judged_rows(
     table: TrainingTable, fitted: FittedTable, said: bool
 ) -> tuple[TrainingTable, bool | None, list[str], TrainingTable | None]:
     """The rows to judge by, whether they were kept from the fit, what to say of that, and those that were fitted."""
-    train, test = _parts(table, fitted)
+    train, test = fitted_parts(table, fitted)
     if train is None:
         return table, True if said else None, [], None
     if test is None:
@@ -90,7 +90,7 @@ def _judged_rows(
     return test, True, [f"{len(train)} rows were fitted; the {len(test)} others are judged"], train
 
 
-def _parts(table: TrainingTable, fitted: FittedTable) -> tuple[TrainingTable | None, TrainingTable | None]:
+def fitted_parts(table: TrainingTable, fitted: FittedTable) -> tuple[TrainingTable | None, TrainingTable | None]:
     """The rows of a table that were fitted, and those that were held out from them; nothing if it is another table."""
     if table.digest() == fitted.digest:
         return table, None
@@ -108,7 +108,7 @@ def _training_rows(path: Path, fitted: FittedTable, form: TextFormat) -> Trainin
         InputError: if they are not in it.
     """
     source = open_source(path, missing=fitted.missing, again=True, form=form)
-    train, _ = _parts(read_known_table(source, fitted), fitted)
+    train, _ = fitted_parts(read_known_table(source, fitted), fitted)
     if train is None:
         raise InputError(
             f"--training: expected the table that the model was fitted to, {fitted.file!r} with {fitted.rows} rows, "
