@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bayescope.additive.effects import Effect, Surface
 from bayescope.additive.explanation import Importance
+from bayescope.comparison.resampling import TAILS
 from bayescope.estimators import BayesianLinearRegression, BayesianLogisticRegression
 from bayescope.estimators.additive_reading import AdditiveEstimator
 from bayescope.estimators.base import TableEstimator
@@ -21,7 +22,7 @@ from bayescope.models import LinearModel
 from bayescope.posterior import DrawsPosterior
 from bayescope.predictive import Predictive
 from bayescope.report.judged import Judged
-from bayescope.report.statistics import NORMAL_95, TAILS
+from bayescope.report.statistics import NORMAL_95
 from bayescope.tables import Column
 
 MOST_EFFECTS, MOST_SURFACES, MOST_WEIGHTS, MOST_DEPENDENCES = 24, 6, 40, 12
