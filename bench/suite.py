@@ -76,6 +76,7 @@ SUITE = (
     Benchmark("bench.laplace", "speed", 5, compared=True),
     Benchmark("bench.ensembles", "speed", 2, compared=True),
     Benchmark("bench.robustness", "robustness", 8),
+    Benchmark("bench.explore", "speed", 2),
     Benchmark("bench.cli_predict", "limits", 10),
     Benchmark("bench.large_tables", "limits", 40),
     Benchmark("bench.large_outputs", "limits", 10),

@@ -70,6 +70,13 @@ def run(environment: Path, folder: Path, *command: str | Path) -> subprocess.Com
     )
 
 
+def test_the_pages_have_their_files(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    for page, files in {"report": ("report.css", "theme.js"), "explore": ("explore.html", "plots.js")}.items():
+        assert {f"bayescope/{page}/assets/{file}" for file in files} <= names
+
+
 @pytest.mark.timeout(600)
 def test_the_readme_runs_from_the_wheel(environment: Path, tmp_path: Path) -> None:
     prose, readme = ROOT / "tests" / "test_prose.py", ROOT / "README.md"

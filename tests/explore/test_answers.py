@@ -78,8 +78,8 @@ def test_surfaces_are_the_estimators(model, controls, features, posterior):
     grid = surfaces.grid(tables.span(VIEW))[2]
     p = estimator.predict_distribution(grid)
     found = parts(asked, "surface")["surface"]
-    assert found["p"] == pytest.approx(p.probs[:, 1], abs=2e-5)
-    assert found["sd"] == pytest.approx(np.sqrt(p.epistemic[:, 1]), abs=2e-5)
+    assert found["p"] == pytest.approx(p.probs[:, 1], abs=6e-5)
+    assert found["sd"] == pytest.approx(np.sqrt(p.epistemic[:, 1]), abs=6e-5)
     assert len(found["p"]) == surfaces.UP * found["across"]
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
+from socketserver import TCPServer
 from typing import Any, final
 
 from bayescope.errors import BayescopeError, first_line
@@ -137,8 +138,14 @@ class Server(ThreadingHTTPServer):
     allow_reuse_address = False
 
     def __init__(self, answer: Answer, port: int = 0) -> None:
-        super().__init__((ADDRESS, port), _Handler)
+        # First of all, since a port that is taken closes the server.
         self.answer, self.turns, self.token = answer, Turns(), secrets.token_urlsafe(24)
+        super().__init__((ADDRESS, port), _Handler)
+
+    def server_bind(self) -> None:
+        """Takes the port, and asks nobody for this machine's name, as the parent would."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = ADDRESS, int(self.server_address[1])
 
     @property
     def origin(self) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterio
 
 Part = dict[str, Any]
 
-ACROSS, UP = 48, 36
+ACROSS, UP = 44, 33
 ALONG = 161
 FUNCTIONS = 20
 MOST_WEIGHTS = 6
@@ -171,6 +172,8 @@ def _lines(x: np.ndarray, y: np.ndarray, z: np.ndarray, level: float) -> list[li
     return [_short(each.ravel()) for each in contour_generator(x, y, z).lines(level)]  # type: ignore[union-attr]
 
 
-def _short(values: np.ndarray | Sequence[float]) -> list[float]:
-    """Numbers with the digits that a picture shows."""
-    return [float(f"{value:.5g}") for value in np.asarray(values, dtype=np.float64).ravel()]
+def _short(values: np.ndarray) -> list[float]:
+    """Numbers with the digits that a picture shows: five of the largest."""
+    flat = np.asarray(values, dtype=np.float64).ravel()
+    largest = float(np.abs(flat).max(initial=0.0))
+    return flat.round(4 - math.floor(math.log10(largest)) if largest > 0 else 0).tolist()
