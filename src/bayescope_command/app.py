@@ -45,6 +45,12 @@ Table = Annotated[
 ]
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A file that `bayescope fit` wrote.", show_default=False)]
 Target = Annotated[str, typer.Option(help="The column to predict.", show_default=False)]
+GuessedTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--target", help="The column to predict. Default: one of a usual name, else the last.", show_default=False
+    ),
+]
 Drop = Annotated[list[str] | None, typer.Option(help="Columns to leave out, as a,b or one by one.")]
 Categorical = Annotated[
     list[str] | None, typer.Option(help="Columns of numbers that are labels, such as codes, as a,b or one by one.")
@@ -53,6 +59,13 @@ Missing = Annotated[
     list[str] | None,
     typer.Option(
         help="What stands for a missing value beside an empty cell, NA, NaN, null and their like; repeatable."
+    ),
+]
+Dates = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Columns of dates, as a,b or one by one, which become their parts: days, month, weekday and hour. "
+        "column=FORMAT names their format, such as 'sold=%d/%m/%Y'."
     ),
 ]
 Sep = Annotated[
@@ -349,6 +362,7 @@ class FitOptions:
     exposure: Exposure = None
     trials: Trials = None
     missing: Missing = None
+    dates: Dates = None
     sep: Sep = None
     decimal: Decimal = None
     encoding: Encoding = None
@@ -359,6 +373,29 @@ class FitOptions:
     refit: Refit = True
     resume: Resume = False
     stream: Stream = None
+    as_json: AsJson = False
+
+
+@command("check", "checking:check_table")
+@final
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    """Say all that is wrong or suspicious with TABLE at once, and print the command that fits it.
+
+    Types, missing values, ids, codes, dates, leaks, constants and duplicates, with the options that help.
+    """
+
+    table: Table
+    target: GuessedTarget = None
+    task: Task = "auto"
+    categorical: Categorical = None
+    drop: Drop = None
+    missing: Missing = None
+    dates: Dates = None
+    sep: Sep = None
+    decimal: Decimal = None
+    encoding: Encoding = None
+    sheet: Sheet = None
     as_json: AsJson = False
 
 
@@ -420,6 +457,7 @@ class CompareOptions:
     categorical: Categorical = None
     drop: Drop = None
     missing: Missing = None
+    dates: Dates = None
     sep: Sep = None
     decimal: Decimal = None
     encoding: Encoding = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -26,6 +27,7 @@ from bayescope_command.process import (
 )
 
 FAILED = 1
+LINE_BREAK = re.compile(r"\s*[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
 
 # Seconds that a process beside another one, both started by torchrun, waits for that to say what went wrong: torchrun
 # ends all of them as soon as one has failed.
@@ -61,7 +63,9 @@ def exits(linger: float = LINGER) -> Iterator[None]:
         if not isinstance(error, BayescopeError):
             raise
         code = BAD_INPUT if isinstance(error, InputError | InputTypeError) else FAILED
-        raise _ended(str(error), code, linger) from None
+        raise _ended(
+            "\n".join(_one_line(each) for each in getattr(error, "problems", (str(error),))), code, linger
+        ) from None
 
 
 @contextmanager
@@ -114,7 +118,13 @@ def _tell(message: str) -> None:
 
 
 def _say(message: str) -> None:
-    typer.echo(f"bayescope: {printable(' '.join(message.split()))}", err=True)
+    for line in message.split("\n"):
+        typer.echo(f"bayescope: {printable(_one_line(line))}", err=True)
+
+
+def _one_line(message: str) -> str:
+    """A message without its line breaks; other spaces may be part of a name that is to be pasted."""
+    return LINE_BREAK.sub(" ", message.strip())
 
 
 def printable(text: str) -> str:

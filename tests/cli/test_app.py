@@ -268,7 +268,7 @@ def test_help_loads_neither_the_library_nor_torch():
 
 def test_every_command_has_help_and_completion():
     shown = run("--help").stdout
-    for command in ("fit", "predict", "compare", "report", "effects", "info", "gallery"):
+    for command in ("check", "fit", "predict", "compare", "report", "effects", "info", "gallery"):
         assert f" {command} " in shown
         assert run(command, "--help").exit_code == 0
     assert "--install-completion" in shown

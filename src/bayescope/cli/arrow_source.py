@@ -11,6 +11,7 @@ from typing import Any, final
 import numpy as np
 import pandas as pd
 
+from bayescope.cli.findings import flag
 from bayescope.cli.header import check_header
 from bayescope.cli.text import labels
 from bayescope.errors import InputError
@@ -130,6 +131,9 @@ class ArrowBlock:
         return f"row {self.start + row + 1}"
 
     def _labels(self, name: str) -> np.ndarray:
+        array = self.batch.column(name)
+        if arrow_module().types.is_temporal(array.type):  # as text would have them
+            return labels(pd.Series(array.cast(arrow_module().string()).to_pylist(), dtype=object))
         return labels(pd.Series(self._column(name, labels=True).values, dtype=object))
 
     def _numbers(self, name: str) -> np.ndarray:
@@ -195,13 +199,13 @@ def _kind(source: str, name: str, found: Any) -> Kind:
     if types.is_temporal(found.value_type if types.is_dictionary(found) else found):
         raise InputError(
             f"{source}: column {name!r}: expected numbers or labels, got dates or times ({found}). Turn it into "
-            f"numbers, such as days since a date, or leave it out: --drop {name}."
+            f"its parts: {flag('--dates', name)}; or leave it out: {flag('--drop', name)}."
         )
     kind = kind_of(found)
     if kind is not None:
         return kind
     raise InputError(
-        f"{source}: column {name!r}: expected numbers or labels, got {found}. Leave it out: --drop {name}."
+        f"{source}: column {name!r}: expected numbers or labels, got {found}. Leave it out: {flag('--drop', name)}."
     )
 
 

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.measure import Measurement
@@ -17,8 +16,11 @@ from rich.text import Text
 
 from bayescope.cli.answer import PIPED_WIDTH, answer, stdout, verbatim
 from bayescope.cli.comparing_models import compare_models
+from bayescope.cli.dates import dated, learnt_dates
+from bayescope.cli.findings import collected, refuse
 from bayescope.cli.models import build, task_of
 from bayescope.cli.opening import open_source
+from bayescope.cli.suspicious import constants, twins
 from bayescope.cli.text_format import TextFormat
 from bayescope.cli.training_table import Roles, TrainingTable, read_training_table
 from bayescope.cli.writing import check_files
@@ -64,6 +66,7 @@ def compare_table(options: CompareOptions, compare: Callable[..., Comparison] = 
             check_files(out, (*FILES, REPORT), options.table)
             stack.enter_context(only_writer("--out", out / REPORT))
         source = open_source(options.table, missing=options.missing or (), again=True, form=TextFormat.of(options))
+        source = dated(source, learnt_dates(source, options.dates or ()))
         table = read_training_table(source, Roles.of(options), task=task_of(options), likelihood=options.likelihood)
         check_comparable(table)
         template = build(options, table.target.task, table.roles.categorical)
@@ -110,22 +113,13 @@ def check_comparable(table: TrainingTable) -> None:
     Raises:
         InputError: if a column is constant, its numbers are too large or too close, or two are equal in every row.
     """
+    columns = {name: table.features[name].to_numpy() for name in table.kinds}
+    problems = [f"{table.source}: {each.text}" for each in [*constants(columns), *twins(columns, table.kinds)]]
     for name, kind in table.kinds.items():
-        values = table.features[name].to_numpy()
-        where = f"{table.source}: column {name!r}"
-        if len(pd.unique(values)) == 1:  # a missing value counts as one: it tells something too
-            raise InputError(f"{where}: expected more than one value, got {values[0]} in every row. Drop the column.")
         if kind == "numeric":
-            _check_numbers(where, values[~np.isnan(values)])
-    seen: dict[object, str] = {}
-    for name in table.kinds:
-        values = table.features[name].to_numpy()
-        key = (values + 0.0).tobytes() if table.kinds[name] == "numeric" else tuple(values)  # −0.0 + 0.0 is +0.0
-        twin = seen.setdefault(key, name)
-        if twin != name:
-            raise InputError(
-                f"{table.source}: expected different columns, got {twin!r} and {name!r} equal in every row. Drop one."
-            )
+            with collected(problems):
+                _check_numbers(f"{table.source}: column {name!r}", columns[name][~np.isnan(columns[name])])
+    refuse(problems)
 
 
 def _check_numbers(where: str, numbers: np.ndarray) -> None:

@@ -22,6 +22,7 @@ from bayescope.cli.model_files import load_model
 from bayescope.cli.opening import STANDARD, open_source
 from bayescope.cli.reporting import SUFFIXES, fitted_parts, row_names
 from bayescope.cli.source import Source
+from bayescope.cli.text_format import TextFormat
 from bayescope.cli.training_table import TrainingTable
 from bayescope.cli.writing import check_file, check_files
 from bayescope.errors import InputError, recorded_warnings
@@ -108,7 +109,7 @@ def compare_models(options: CompareOptions) -> None:
         page_file = _checked_place(out, [*paths, options.table])
         if page_file is not None:
             stack.enter_context(only_writer("--out", page_file))
-        opened = _opener(options.table)
+        opened = _opener(options.table, TextFormat.of(options))
         saved = _loaded(paths, options, opened)
         places, seen, notes = _common_rows(saved, options)
         with recorded_warnings(passed_on=False) as warned:
@@ -233,7 +234,7 @@ def _of_one_target(
     return tables
 
 
-def _opener(path: Path) -> Callable[[tuple[str, ...]], Source]:
+def _opener(path: Path, form: TextFormat) -> Callable[[tuple[str, ...]], Source]:
     """Opens the table, once for each list of what stands for a missing value."""
     lists: set[tuple[str, ...]] = set()
 
@@ -245,7 +246,7 @@ def _opener(path: Path) -> Callable[[tuple[str, ...]], Source]:
                 "TABLE: expected a file, since the models were fitted with different --missing, got the standard "
                 "input, which is read once. Save the table."
             )
-        return open_source(path, missing=missing, again=True)
+        return open_source(path, missing=missing, again=True, form=form)
 
     return opened
 

@@ -11,6 +11,7 @@ from typing import Any, final, get_type_hints
 import numpy as np
 import pandas as pd
 
+from bayescope.cli.dates import dated
 from bayescope.cli.header import LISTED, find, hint, listed
 from bayescope.cli.source import Source, place_of
 from bayescope.cli.target import BINOMIAL, Target, Task, check_domain, check_trials
@@ -46,6 +47,7 @@ class FittedTable:
         test_size: the share of the table that was held out for scores.
         seed: of that.
         scores: of the held-out rows: name, value, low, high.
+        dates: of columns that are dates the format and the parts that are features.
         values: labels that are no text, by how they are written: those of models that Python fitted.
     """
 
@@ -64,6 +66,7 @@ class FittedTable:
     test_size: float = 0.0
     seed: int = 0
     scores: list[list[Any]] = field(default_factory=list)
+    dates: dict[str, list[str]] = field(default_factory=dict)
     values: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
@@ -138,6 +141,7 @@ def read_known_table(source: Source, fitted: FittedTable) -> TrainingTable:
     Raises:
         InputError: if a column is missing, a cell cannot be used, or a class was not fitted; the message has the place.
     """
+    source = dated(source, fitted.dates)
     fitted.check(source)
     beside = [fitted.target, *([] if fitted.trials is None else [fitted.trials])]
     for name in beside:

@@ -24,6 +24,7 @@ from bayescope import metrics
 from bayescope.cli.answer import answer, verbatim
 from bayescope.cli.arrow_source import large, several
 from bayescope.cli.checkpoints import Checkpoints, fitted_copy, named_fit
+from bayescope.cli.dates import dated, learnt_dates
 from bayescope.cli.fitted_table import FittedTable
 from bayescope.cli.header import listed
 from bayescope.cli.model_files import table_of
@@ -93,9 +94,16 @@ def _read(options: FitOptions, processes: Processes) -> TrainingTable | Streamed
     form = TextFormat.of(options)
     if several(path) or large(path) if options.stream is None else options.stream:
         form.refuse_for(str(path), "which is read in blocks")
+        if options.dates:
+            raise InputError(
+                f"--dates: expected none for {path}, which is read in blocks, got {options.dates[0]!r}. Add "
+                "--no-stream."
+            )
         return read_streamed_table(path, roles, options.missing or (), task, processes, options.likelihood)
     source = open_source(path, missing=options.missing or (), again=True, form=form)
-    return read_training_table(source, roles, task=task, likelihood=options.likelihood)
+    dates = learnt_dates(source, options.dates or ())
+    table = read_training_table(dated(source, dates), roles, task=task, likelihood=options.likelihood)
+    return replace(table, dates=dates)
 
 
 def _fit(estimator: object, table: TrainingTable | StreamedTable, checkpoint: Path | None) -> Any:
@@ -225,6 +233,7 @@ def _described(outcome: FitResult, options: FitOptions) -> FittedTable:
         target=roles.target,
         classes=outcome.estimator.classes_.tolist() if table.target.task == "classification" else [],
         missing=options.missing or [],
+        dates=table.dates,
         file=Path(table.source).name,
         rows=len(table),
         digest=digest,

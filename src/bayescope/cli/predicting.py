@@ -14,6 +14,7 @@ from sklearn.base import is_classifier
 
 from bayescope import checks
 from bayescope.cli.answer import answer
+from bayescope.cli.dates import dated
 from bayescope.cli.fitted_table import notes_on_unseen
 from bayescope.cli.header import find, split_names
 from bayescope.cli.model_files import load_model
@@ -21,6 +22,7 @@ from bayescope.cli.opening import STANDARD, open_source
 from bayescope.cli.rounding import rounded
 from bayescope.cli.target import check_trials
 from bayescope.cli.text_format import TextFormat
+from bayescope.cli.training_table import read_block
 from bayescope.cli.writing import check_out, sink
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.predictive import by_trials
@@ -81,15 +83,17 @@ def predict_table(options: PredictOptions) -> None:
     estimator, table = load_model(options.model)
     if abstain is not None and not is_classifier(estimator):
         raise UnsupportedError("--abstain: expected a model of classes, got a regression. Leave it out.")
-    source = open_source(options.table, missing=table.missing, form=TextFormat.of(options))
+    opened = open_source(options.table, missing=table.missing, form=TextFormat.of(options))
+    source = dated(opened, table.dates)
     table.check(source)
-    kept = [find("--keep", source.name, name, source.header) for name in split_names(options.keep, source.header)]
+    kept = [find("--keep", opened.name, name, opened.header) for name in split_names(options.keep, opened.header)]
     trials = table.trials if table.trials in source.header else None
     kinds: dict[str, Kind] = table.kinds if trials is None else {**table.kinds, trials: "numeric"}
     begun, count = time.perf_counter(), Count()
     with sink(out, formulas=options.formulas) as write, progress_bar("predicting") as report:
         for block in source.blocks(chunk, list(dict.fromkeys([*kinds, *kept]))):
-            columns, copied = block.read(kinds), block.copied(kept) if kept else None
+            columns = read_block(block, kinds)
+            copied = block.copied(kept) if kept else None
             given = None if trials is None else columns.pop(trials)
             if given is not None:
                 check_trials(source.name, str(trials), given, block.place)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, final
@@ -36,6 +36,7 @@ class StreamedTable:
         target: what is predicted, by its different values.
         without_target: how many rows were left out since they have no target.
         notes: none: a table on disk has types.
+        dates: none.
     """
 
     source: str
@@ -44,6 +45,7 @@ class StreamedTable:
     target: Target
     without_target: int
     notes: tuple[str, ...] = ()
+    dates: dict[str, list[str]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return self.table.rows

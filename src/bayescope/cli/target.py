@@ -30,6 +30,12 @@ BINOMIAL = "binomial"
 LEAST_ORDERED = 3
 # The skewness above which amounts are far from a Gaussian: that of an exponential distribution.
 SKEWED = 2.0
+# The share of zeros above which amounts are a mixture of zeros and others.
+SOME = 0.05
+
+# What is said of a target's likelihood, its name, and whether the numbers alone make it likely.
+Remark = tuple[str, tuple[str, bool]]
+NO_REMARK: Remark = ("", ("", False))
 
 
 @final
@@ -43,6 +49,7 @@ class Target:
         task: "classification" or "regression".
         reason: why it is that task, where nobody said so; else empty.
         remark: which likelihood the numbers look like, unless that is a Gaussian or classes without order; else empty.
+        suggests: the name of that likelihood, and whether the numbers alone make it likely; else empty.
     """
 
     name: str
@@ -50,6 +57,7 @@ class Target:
     task: Task
     reason: str
     remark: str = ""
+    suggests: tuple[str, bool] = ("", False)
 
     @property
     def classes(self) -> list[str | int | float]:
@@ -89,22 +97,22 @@ class Target:
                 f"{place_of(source, int(places[row]))}. Name another target, or leave out --task and --likelihood."
             )
         if task == "regression":
-            return cls(name, _varied(where, values), "regression", "", _remark(name, values, counts))
+            return cls(name, _varied(where, values), "regression", "", *_remark(name, values, counts))
         labels = values.astype(str) if kind == "categorical" else _whole(values)
         found = np.unique(labels)
         whole = kind == "categorical" or labels.dtype.kind == "i"
         if task == "auto" and kind == "numeric" and len(found) > 2 and not (whole and len(found) <= FEW):
             many = "whole numbers" if whole else "numbers"
             reason = f"{name} has {len(found)} different {many}"
-            return cls(name, _varied(where, values), "regression", reason, _remark(name, values, counts))
+            return cls(name, _varied(where, values), "regression", reason, *_remark(name, values, counts))
         _check_classes(where, found, kind, whole)
         reason = (
             f"{name} has {len(found)} different {'whole ' * whole}numbers"
             if task == "auto" and kind == "numeric"
             else ""
         )
-        remark = _remark_on_classes(name, values, counts) if reason else ""
-        return cls(name, labels, "classification", reason, remark)
+        remark = _remark_on_classes(name, values, counts) if reason else NO_REMARK
+        return cls(name, labels, "classification", reason, *remark)
 
 
 def check_trials(source: str, name: str, trials: np.ndarray, place: Callable[[int], str]) -> None:
@@ -166,11 +174,11 @@ def check_domain(
         ) from None
 
 
-def _remark(name: str, values: np.ndarray, counts: np.ndarray | None) -> str:
-    """Which likelihood suits numbers that a Gaussian would often predict to be negative, and never are."""
+def _remark(name: str, values: np.ndarray, counts: np.ndarray | None) -> Remark:
+    """Which likelihood suits numbers that a Gaussian would often predict to be where they never are."""
     lowest, highest = values.min(), values.max()
     if lowest < 0:
-        return ""
+        return NO_REMARK
     shares = values / highest  # the highest is above 0, since the numbers vary
     mean = np.average(shares, weights=counts)
     sd = np.sqrt(np.average((shares - mean) ** 2, weights=counts))
@@ -178,28 +186,48 @@ def _remark(name: str, values: np.ndarray, counts: np.ndarray | None) -> str:
     if lowest <= 1 and mean < 2.0 * sd and (values % 1 == 0).all() and len(np.unique(values)) > FEW:
         return (
             f"{name} looks like counts (whole numbers from {lowest:g} to {highest:.15g}): try --likelihood "
-            f"negative_binomial (or poisson), {never}"
+            f"negative_binomial (or poisson), {never}",
+            ("negative_binomial", True),
+        )
+    center = mean * highest
+    if lowest > 0 and 0.5 < highest < 1 and min(center, 1 - center) < 2.0 * sd * highest:
+        return (
+            f"{name} looks like shares (all between 0 and 1, many close to an end): try --likelihood beta, whose "
+            "predictions are shares too",
+            ("beta", True),
         )
     skewness = np.average(((shares - mean) / sd) ** 3, weights=counts)
     if lowest > 0 and skewness > SKEWED:
         return (
             f"{name} looks like amounts (all above 0, a few far above the others): try --likelihood gamma (or "
-            f"log_normal), {never}"
+            f"log_normal), {never}",
+            ("gamma", True),
         )
-    return ""
+    zeros = np.average(values == 0, weights=counts)
+    if zeros > SOME and skewness > SKEWED and (values % 1 != 0).any():
+        return (
+            f"{name} looks like amounts that may be 0 ({100 * zeros:.2g} % are, a few are far above the others): try "
+            f"--likelihood tweedie, {never}",
+            ("tweedie", True),
+        )
+    return NO_REMARK
 
 
-def _remark_on_classes(name: str, values: np.ndarray, counts: np.ndarray | None) -> str:
+def _remark_on_classes(name: str, values: np.ndarray, counts: np.ndarray | None) -> Remark:
     """That whole numbers from 0, the larger the rarer, may be counts, and numbers one after another ordered classes."""
     found, place = np.unique(values, return_inverse=True)
     if len(found) < LEAST_ORDERED:
-        return ""
-    asked = []
+        return NO_REMARK
+    asked, names = [], []
     if found[0] == 0 and (np.diff(np.bincount(place, counts)) < 0).all():
         asked += ["if they are counts, try --likelihood negative_binomial (or poisson)"]
+        names += ["negative_binomial"]
     if (np.diff(found) == 1).all():
         asked += ["if they are in order, as ratings are, try --likelihood ordinal, which learns from the order"]
-    return f"{name} has the values {found[0]:g} to {found[-1]:g}: {'; '.join(asked)}" if asked else ""
+        names += ["ordinal"]
+    if not asked:
+        return NO_REMARK
+    return f"{name} has the values {found[0]:g} to {found[-1]:g}: {'; '.join(asked)}", (names[0], False)
 
 
 def _check_classes(where: str, found: np.ndarray, kind: Kind, whole: bool) -> None:

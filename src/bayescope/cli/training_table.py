@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import final
 
 import numpy as np
 import pandas as pd
 from sklearn.model_selection import train_test_split
 
-from bayescope.cli.header import LISTED, find, hint, listed, split_names
-from bayescope.cli.source import Source, all_blocks, place_of
+from bayescope.cli.findings import Finding, collected, feature_problem, refuse
+from bayescope.cli.header import find, hint, split_names
+from bayescope.cli.source import Block, Source, all_blocks, place_of
 from bayescope.cli.target import ORDERED, Target, check_domain, check_trials
 from bayescope.errors import InputError
 from bayescope.tables.columns import Kind
-from bayescope.tables.suspicion import LABELS, SHARE, hardly_recur, is_number, mostly_numbers
-from bayescope_command.app import CompareOptions, FitOptions
-
-DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[/.]\d{1,2}[/.]\d{2,4}([T ].*)?|\d{1,2}:\d{2}(:\d{2}.*)?")
-DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
+from bayescope_command.app import CheckOptions, CompareOptions, FitOptions
 
 # Rows of a class, so that one can be held out and one learnt from; and of the rows of a regression.
 LEAST = 2
@@ -49,11 +45,16 @@ class Roles:
 
     @classmethod
     def of(
-        cls, options: FitOptions | CompareOptions, weight: str | None = None, added: tuple[str, str] | None = None
+        cls,
+        options: FitOptions | CompareOptions | CheckOptions,
+        weight: str | None = None,
+        added: tuple[str, str] | None = None,
+        *,
+        target: str | None = None,
     ) -> Roles:
-        """The roles that the options of a command name."""
+        """The roles that the options of a command name; the target is given where they name none."""
         trials: str | None = getattr(options, "trials", None)
-        return cls(options.target or "", options.drop or (), options.categorical or (), weight, added, trials)
+        return cls(target or options.target or "", options.drop or (), options.categorical or (), weight, added, trials)
 
     def within(self, source: Source) -> Roles:
         """The roles with names that are columns.
@@ -61,19 +62,19 @@ class Roles:
         Raises:
             InputError: if one is none, or has two roles that exclude each other.
         """
-        header, name = source.header, source.name
+        header, name, problems = source.header, source.name, list[str]()
         if self.target not in header:
-            raise InputError(f"{name}: expected a target column {self.target!r}, but {hint(self.target, header)}")
+            problems.append(f"{name}: expected a target column {self.target!r}, but {hint(self.target, header)}")
         drop, categorical = split_names(self.drop, header), split_names(self.categorical, header)
-        for option, names in (("--drop", drop), ("--categorical", categorical)):
-            for wanted in names:
-                find(option, name, wanted, header)
-        for option, column in (("--weight", self.weight), ("--trials", self.trials)):
-            if column is not None:
+        asked = [("--drop", each) for each in drop] + [("--categorical", each) for each in categorical]
+        others = [("--weight", self.weight), ("--trials", self.trials)]
+        others += [] if self.added is None else [(f"--{self.added[0]}", self.added[1])]
+        for option, column in asked + [(option, each) for option, each in others if each is not None]:
+            with collected(problems):
                 find(option, name, column, header)
-        if self.added is not None:
-            find(f"--{self.added[0]}", name, self.added[1], header)
-        _refuse_overlap(self, drop, categorical)
+        with collected(problems):
+            _refuse_overlap(self, drop, categorical)
+        refuse(problems)
         return replace(self, drop=drop, categorical=categorical)
 
     def features(self, source: Source) -> list[str]:
@@ -108,6 +109,7 @@ class TrainingTable:
         trials: of which the target is the successes, shape (N,), or ``None``.
         without_target: how many rows were left out since they have no target.
         notes: remarks on how the table was read.
+        dates: of columns of dates the format and the parts that became features.
     """
 
     source: str
@@ -120,6 +122,7 @@ class TrainingTable:
     trials: np.ndarray | None = None
     without_target: int = 0
     notes: tuple[str, ...] = ()
+    dates: dict[str, list[str]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.features)
@@ -165,6 +168,38 @@ class TrainingTable:
         return f"{int(pd.util.hash_pandas_object(frame, index=False).to_numpy().sum()):016x}"
 
 
+@final
+@dataclass(eq=False)
+class Examined:
+    """A table as it was found to be, whatever is wrong with it.
+
+    Attributes:
+        roles: of the columns, by names that there are.
+        rows: how many the table has.
+        places: where the rows with a target stand in the table.
+        columns: of these rows, so far as they can be read.
+        kinds: of the columns.
+        target: what is predicted, if it can be.
+        weights: how often each row counts, if that is said.
+        problems: all that keeps the table from being fitted.
+    """
+
+    roles: Roles
+    rows: int
+    places: np.ndarray
+    columns: dict[str, np.ndarray]
+    kinds: dict[str, Kind]
+    target: Target | None = None
+    weights: np.ndarray | None = None
+    problems: list[Finding] = field(default_factory=list)
+
+    def add(self, source: Source, problems: Sequence[str]) -> None:
+        """Adds complaints, which name the table."""
+        self.problems += [
+            Finding(each.removeprefix(f"{source.name}: "), refused=True) for each in dict.fromkeys(problems)
+        ]
+
+
 def read_training_table(
     source: Source, roles: Roles, *, task: str = "auto", likelihood: str | None = None
 ) -> TrainingTable:
@@ -177,46 +212,84 @@ def read_training_table(
         likelihood: of the numbers of a regression, whose domain they have to be in.
 
     Raises:
-        InputError: if the table cannot be used; the message names line or column, what was expected and what was got.
+        InputError: if the table cannot be used; its messages, one for each problem, name line or column, what was
+            expected and what was got.
     """
-    roles = roles.within(source)
+    found = examine(source, roles, task=task, likelihood=likelihood)
+    refuse([f"{source.name}: {problem.text}" for problem in found.problems])
+    assert found.target is not None
+    roles, kinds = found.roles, found.kinds
     names = roles.features(source)
-    columns, kinds = _read(source, roles, names)
-    known = ~pd.isna(columns[roles.target])
-    rows = len(known)
-    if not known.any():
-        raise InputError(
-            f"{source.name}: column {roles.target!r}: expected a target in some rows, got none in {rows} rows. Name "
-            "another --target."
-        )
-    places = np.flatnonzero(known)
-    columns = {name: values[places] for name, values in columns.items()}
-    weights = None if roles.weight is None else _weights(source, roles.weight, columns[roles.weight], places)
-    trials = None if roles.trials is None else columns[roles.trials]
-    if trials is not None:
-        check_trials(source.name, str(roles.trials), trials, lambda row: place_of(source, int(places[row])))
-    target = Target.of(source, roles.target, columns[roles.target], kinds[roles.target], places, task)
-    if likelihood is not None and (target.task == "regression" or likelihood in ORDERED):
-        check_domain(source, target.name, target.values, places, likelihood, trials)
-    for name in names:
-        _check_feature(source, name, columns[name], kinds[name], places, named=name in roles.categorical)
     return TrainingTable(
         source=source.name,
         roles=roles,
         features=pd.DataFrame(
             {  # pandas would make text of objects
-                name: columns[name] if kinds[name] == "numeric" else pd.Series(columns[name], dtype=object)
+                name: found.columns[name] if kinds[name] == "numeric" else pd.Series(found.columns[name], dtype=object)
                 for name in names
             }
         ),
         kinds={name: kinds[name] for name in names},
-        target=target,
-        places=places,
-        weights=weights,
-        trials=trials,
-        without_target=rows - len(places),
+        target=found.target,
+        places=found.places,
+        weights=found.weights,
+        trials=None if roles.trials is None else found.columns[roles.trials],
+        without_target=found.rows - len(found.places),
         notes=source.notes,
     )
+
+
+def examine(source: Source, roles: Roles, *, task: str = "auto", likelihood: str | None = None) -> Examined:
+    """Reads a table, and finds all that keeps it from being fitted.
+
+    Args:
+        source: to be read more than once.
+        roles: of the columns.
+        task: as for `read_training_table`.
+        likelihood: as for `read_training_table`.
+
+    Raises:
+        InputError: if the table cannot be read at all, or a role names no column.
+    """
+    roles = roles.within(source)
+    names = roles.features(source)
+    columns, kinds, problems = _read(source, roles, names)
+    rows = max(map(len, columns.values()), default=0)
+    known = ~pd.isna(columns[roles.target]) if roles.target in columns else np.ones(rows, dtype=bool)
+    if rows and not known.any():
+        problems.append(
+            f"{source.name}: column {roles.target!r}: expected a target in some rows, got none in {rows} rows. Name "
+            "another --target."
+        )
+        known = np.ones(rows, dtype=bool)
+        del columns[roles.target]
+    places = np.flatnonzero(known)
+    columns = {name: values[places] for name, values in columns.items()}
+    found = Examined(roles, rows, places, columns, kinds)
+    if roles.weight in columns:
+        with collected(problems):
+            found.weights = _weights(source, str(roles.weight), columns[str(roles.weight)], places)
+    with collected(problems):
+        found.target = _target(source, found, task, likelihood)
+    found.add(source, problems)
+    for name in [name for name in names if name in columns]:
+        problem = feature_problem(source, name, columns[name], kinds[name], places, named=name in roles.categorical)
+        found.problems += [] if problem is None else [replace(problem, about=name)]
+    return found
+
+
+def _target(source: Source, found: Examined, task: str, likelihood: str | None) -> Target | None:
+    """The target with its trials, checked, so far as they were read."""
+    roles, columns, places = found.roles, found.columns, found.places
+    trials = None if roles.trials is None else columns.get(roles.trials)
+    if trials is not None:
+        check_trials(source.name, str(roles.trials), trials, lambda row: place_of(source, int(places[row])))
+    if roles.target not in columns:
+        return None
+    target = Target.of(source, roles.target, columns[roles.target], found.kinds[roles.target], places, task)
+    if likelihood is not None and (target.task == "regression" or likelihood in ORDERED):
+        check_domain(source, target.name, target.values, places, likelihood, trials)
+    return target
 
 
 def held_out_rows(target: Target, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -264,26 +337,89 @@ def _check_sides(rows: int, share: float, least: int) -> None:
         )
 
 
-def _read(source: Source, roles: Roles, names: Sequence[str]) -> tuple[dict[str, np.ndarray], dict[str, Kind]]:
-    """All columns that have a role, in full, and their kinds."""
+def _read(
+    source: Source, roles: Roles, names: Sequence[str]
+) -> tuple[dict[str, np.ndarray], dict[str, Kind], list[str]]:
+    """The columns that have a role, in full, their kinds, and what keeps others from being read."""
     numbers = [name for name in (roles.weight, roles.trials) if name is not None]
     wanted = [*names, roles.target, *numbers]
-    inferred = source.kinds([name for name in wanted if name not in roles.categorical])
-    kinds: dict[str, Kind] = {name: inferred.get(name, "categorical") for name in wanted}
+    problems: list[str] = []
+    inferred = _kinds(source, [name for name in wanted if name not in roles.categorical], problems)
+    known = [name for name in wanted if name in inferred or name in roles.categorical]
+    kinds: dict[str, Kind] = {name: inferred.get(name, "categorical") for name in known}
     kinds.update(dict.fromkeys([*numbers, *(roles.added or ())[1:]], "numeric"))
-    return read_columns(source, kinds), kinds
+    columns, strange = readable_columns(source, kinds)
+    return columns, kinds, [*problems, *strange]
+
+
+def _kinds(source: Source, names: Sequence[str], problems: list[str]) -> dict[str, Kind]:
+    """The kinds of columns, without those of a type that is neither; these are problems."""
+    try:
+        return source.kinds(names)
+    except InputError:
+        found: dict[str, Kind] = {}
+        for name in names if len(names) > 1 else ():
+            found |= _kinds(source, [name], problems)
+        if len(names) == 1:
+            with collected(problems):
+                source.kinds(names)
+        return found
 
 
 def read_columns(source: Source, kinds: Mapping[str, Kind]) -> dict[str, np.ndarray]:
     """All rows of some columns: numbers as float64, labels as objects.
 
     Raises:
-        InputError: if there are no rows, or the table cannot be read.
+        InputError: if there are no rows, or the table cannot be read; of each column the first cell that cannot.
     """
-    parts = [block.read(kinds) for block in all_blocks(source, list(kinds))]
+    columns, problems = readable_columns(source, kinds)
+    refuse(problems)
+    return columns
+
+
+def readable_columns(source: Source, kinds: Mapping[str, Kind]) -> tuple[dict[str, np.ndarray], list[str]]:
+    """All rows of the columns that can be read, and of each other one the first cell that cannot.
+
+    Raises:
+        InputError: if there are no rows, or the table as a whole cannot be read.
+    """
+    parts, left, problems = [], dict(kinds), list[str]()
+    for block in all_blocks(source, list(kinds)):
+        part, strange = readable(block, left)
+        left = {name: kind for name, kind in left.items() if name not in strange}
+        problems += strange.values()
+        parts.append(part)
     if not parts:
         raise InputError(f"{source.name}: expected rows below the header, got none. Give a table with data.")
-    return {name: np.concatenate([part[name] for part in parts]) for name in kinds}
+    return {name: np.concatenate([part[name] for part in parts]) for name in left}, problems
+
+
+def read_block(block: Block, kinds: Mapping[str, Kind]) -> dict[str, np.ndarray]:
+    """The columns of a block.
+
+    Raises:
+        InputError: of each column that cannot be read the first cell.
+    """
+    columns, problems = readable(block, kinds)
+    refuse([*problems.values()])
+    return columns
+
+
+def readable(block: Block, kinds: Mapping[str, Kind]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The columns of a block that can be read, and what keeps each other one from it."""
+    try:
+        return block.read(kinds), {}
+    except InputError:
+        columns: dict[str, np.ndarray] = {}
+        strange: dict[str, str] = {}
+        for name, kind in kinds.items():
+            try:
+                columns |= block.read({name: kind})
+            except InputError as error:
+                strange[name] = str(error)
+        if not strange:
+            raise
+        return columns, strange
 
 
 def _refuse_overlap(given: Roles, drop: Sequence[str], categorical: Sequence[str]) -> None:
@@ -312,44 +448,3 @@ def _weights(source: Source, name: str, weights: np.ndarray, places: np.ndarray)
     if not (weights > 0).any():
         raise InputError(f"{source.name}: column {name!r}: expected some weights above 0, got none. Mend the column.")
     return weights
-
-
-def _check_feature(
-    source: Source, name: str, values: np.ndarray, kind: Kind, places: np.ndarray, *, named: bool
-) -> None:
-    """Refuses columns that are there by mistake; those that the caller named as labels are meant."""
-    where, present = f"{source.name}: column {name!r}", values[~pd.isna(values)]
-    if len(present) == 0:
-        raise InputError(f"{where}: expected values, got none in {len(values)} rows. Leave it out: --drop {name}.")
-    if kind == "numeric" or named:
-        return
-    found = pd.unique(present)
-    dates = [label for label in found if DATE.fullmatch(label)]
-    if len(dates) >= SHARE * len(found):
-        raise InputError(
-            f"{where}: expected numbers or labels, got dates such as {dates[0]!r} in "
-            f"{_place(source, values, dates[0], places)}. Turn it into numbers, such as days since a date, or leave it "
-            f"out: --drop {name}."
-        )
-    words = [label for label in found if not is_number(label)]
-    if words and mostly_numbers(found):
-        raise InputError(
-            f"{where}: expected numbers, got {words[0]!r} in {_place(source, values, words[0], places)} ({len(words)} "
-            f"of {len(found)} different cells are no numbers). Mend it; if it stands for a missing value: --missing "
-            f"{words[0]!r}; if all are labels: --categorical {name}."
-        )
-    commas = [label for label in found if DECIMAL_COMMA.fullmatch(label)]
-    if len(found) >= LABELS and len(commas) >= SHARE * len(found):
-        raise InputError(
-            f"{where}: expected numbers with a decimal point, got {commas[0]!r} in "
-            f"{_place(source, values, commas[0], places)}. Write 1.5 in the place of 1,5."
-        )
-    if hardly_recur(len(found), len(present)):
-        raise InputError(
-            f"{where}: expected labels that recur, got {len(found)} different ones in {len(present)} rows, such as "
-            f"{listed(found[:LISTED])}. Leave it out: --drop {name}; or keep it with --categorical {name}."
-        )
-
-
-def _place(source: Source, values: np.ndarray, label: str, places: np.ndarray) -> str:
-    return place_of(source, int(places[int(np.argmax(values == label))]))

@@ -1,0 +1,221 @@
+"""`bayescope check`: all that is wrong or suspicious with a table at once, and the command that fits it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import RenderableType
+
+from bayescope.cli.answer import answer, verbatim
+from bayescope.cli.dates import dated, learnt_dates
+from bayescope.cli.findings import Finding, collected, flag, shell_word
+from bayescope.cli.header import listed
+from bayescope.cli.opening import STANDARD, open_source
+from bayescope.cli.source import Source
+from bayescope.cli.suspicious import (
+    code,
+    constants,
+    gaps,
+    leak,
+    multiples,
+    repeated_rows,
+    row_number,
+    stand_in,
+    twins,
+    variants,
+    words_for_missing,
+)
+from bayescope.cli.target import Target
+from bayescope.cli.text_format import TextFormat
+from bayescope.cli.training_table import Examined, Roles, examine, held_out_rows
+from bayescope_command.app import CheckOptions
+
+# Names that a target often has; else it is the last column.
+TARGETS = ("target", "y", "label", "class", "outcome", "response")
+# The share of rows that a fit holds out unless an option says otherwise.
+HELD_OUT = 0.2
+# Options of the suggested command, and how many letters of it stand in a line.
+ORDER = ("--missing", "--decimal", "--dates", "--drop", "--categorical", "--likelihood", "--test-size")
+WIDTH = 88
+
+
+def check_table(options: CheckOptions) -> None:
+    """Prints what is wrong or suspicious with a table, and a command that fits it.
+
+    Raises:
+        InputError: if the table cannot be read, or an option names no column of it.
+    """
+    source: Source = open_source(options.table, missing=options.missing or (), again=True, form=TextFormat.of(options))
+    source = dated(source, learnt_dates(source, options.dates or ()))
+    target = options.target or _guessed(source.header)
+    found = examine(source, Roles.of(options, target=target), task=options.task)
+    findings = [*found.problems, *_suspicions(source, found)]
+    facts: dict[str, Any] = {
+        "table": source.name,
+        "rows": found.rows,
+        "columns": len(source.header),
+        "target": target,
+        "target_guessed": options.target is None,
+        "kinds": {name: kind for name, kind in found.kinds.items() if name in found.columns},
+        "notes": list(source.notes),
+        "findings": [
+            {"refused": each.refused, "text": each.text, "flag": each.flag or None, "suggested": each.suggested}
+            for each in findings
+        ],
+        "command": " ".join(itertools.chain(*_command(options, target, findings))),
+    }
+    lines = _lines(facts, found, findings, _command(options, target, findings))
+    answer(facts, *lines, as_json=options.as_json)
+
+
+def _guessed(header: Sequence[str]) -> str:
+    """The column that is probably to be predicted."""
+    usual = {name.casefold(): name for name in reversed(header)}
+    return next((usual[name] for name in TARGETS if name in usual), header[-1])
+
+
+def _suspicions(source: Source, found: Examined) -> Iterator[Finding]:
+    """What a fit takes, and may mislead it, in the columns that nothing worse is said of."""
+    target = found.target
+    worse = {problem.about for problem in found.problems}
+    names = [name for name in found.roles.features(source) if name in found.columns and name not in worse]
+    columns = {name: found.columns[name] for name in names}
+    numbers = {name: values for name, values in columns.items() if found.kinds[name] == "numeric"}
+    told: set[str] = set()
+    for each in [*constants(columns), *twins(columns, found.kinds)]:
+        told.update(each.values)
+        yield each
+    numbers = {name: values for name, values in numbers.items() if name not in told}
+    for each in multiples(numbers):
+        told.update(each.values)
+        yield each
+    written = _written(source, [*numbers])
+    for name in [name for name in names if name not in told]:
+        yield from _of_column(name, columns[name], found, written.get(name, ()))
+    yield from words_for_missing({name: values for name, values in columns.items() if name not in numbers})
+    yield from gaps(columns)
+    if target is not None:
+        yield from _of_target(found, target)
+        if repeated := repeated_rows(columns, target):
+            yield repeated
+
+
+def _of_column(name: str, values: np.ndarray, found: Examined, cells: Sequence[str]) -> Iterator[Finding]:
+    """What is suspicious with one feature: the first thing that makes it useless, or all others."""
+    kind, target = found.kinds[name], found.target
+    if target is not None and (leaking := leak(name, values, kind, target)):
+        yield leaking
+        return
+    if kind == "categorical":
+        if spelled := variants(name, [label for label in dict.fromkeys(values) if label is not None]):
+            yield spelled
+        return
+    if numbered := row_number(name, values):
+        yield numbered
+        return
+    if replaced := stand_in(name, values):
+        yield replaced
+    if (
+        target is not None
+        and name != (found.roles.added or ("", ""))[1]
+        and (coded := code(name, values, cells, target))
+    ):
+        yield coded
+
+
+def _of_target(found: Examined, target: Target) -> Iterator[Finding]:
+    if target.remark:
+        name, sure = target.suggests
+        yield Finding(f"target {target.name!r}: {target.remark}.", "--likelihood", (name,), suggested=sure)
+    gone = found.rows - len(found.places)
+    if gone:
+        yield Finding(f"target {target.name!r}: {gone} of {found.rows} rows have none, and are left out.")
+    problems: list[str] = []
+    with collected(problems):
+        held_out_rows(target, HELD_OUT, 0)
+    for problem in problems:
+        yield Finding(problem, "--test-size", ("0",), refused=True, suggested=True)
+
+
+def _written(source: Source, names: Sequence[str]) -> dict[str, list[str]]:
+    """The different cells of columns of numbers as they stand in text, as far as they begin with a zero."""
+    found: dict[str, dict[str, None]] = {name: {} for name in names}
+    for block in source.blocks(65_536, names) if names else ():
+        frame = block.copied(names)
+        for name in names:
+            if frame[name].dtype.kind not in "iufM":
+                cells = frame[name].astype(str)
+                found[name].update(dict.fromkeys(cells[cells.str.match(r"0\d+$")].unique()))
+    return {name: list(cells) for name, cells in found.items()}
+
+
+def _command(options: CheckOptions, target: str, findings: Sequence[Finding]) -> list[list[str]]:
+    """The command that fits the table, in parts that belong together."""
+    path = options.table
+    given = {
+        "--missing": options.missing or [], "--dates": options.dates or [], "--drop": options.drop or [],
+        "--categorical": options.categorical or [],
+    }  # fmt: skip
+    chosen: dict[str, list[str]] = {option: list(given.get(option, ())) for option in ORDER}
+    for each in findings:
+        if each.suggested and (len(chosen[each.option]) == 0 or each.option not in ("--decimal", "--likelihood")):
+            chosen[each.option] += [value for value in each.values if value not in chosen[each.option]]
+    chosen["--categorical"] = [name for name in chosen["--categorical"] if name not in chosen["--drop"]]
+    parts = [["bayescope fit", shell_word(str(path))], [flag("--target", target)]]
+    form = {
+        "--sep": options.sep,
+        "--decimal": options.decimal,
+        "--encoding": options.encoding,
+        "--sheet": options.sheet,
+    }
+    parts += [[flag(option, value)] for option, value in form.items() if value is not None]
+    parts += [[flag("--task", options.task)]] if options.task != "auto" else []
+    for option, values in chosen.items():
+        if values:
+            parts.append([flag(option, *values)])
+    stem = "model" if str(path) == STANDARD else path.name.partition(".")[0] or "model"
+    return [*parts, [flag("--out", str(Path(f"{stem}.bayes")))]]
+
+
+def _lines(
+    facts: dict[str, Any], found: Examined, findings: Sequence[Finding], command: Sequence[Sequence[str]]
+) -> list[RenderableType]:
+    """The same for people."""
+    kinds = list(facts["kinds"].values())
+    guessed = " (a guess: name another with --target)" if facts["target_guessed"] else ""
+    lines: list[RenderableType] = [
+        verbatim(f"{facts['table']}", "bold"),
+        f"  {found.rows} rows, {facts['columns']} columns: {kinds.count('numeric')} of numbers, "
+        f"{kinds.count('categorical')} of labels",
+        f"  target {listed([facts['target']])}{guessed}{_task(found.target)}",
+        *(f"  note: {note}" for note in facts["notes"]),
+    ]
+    for title, refused in (("fit refuses", True), ("suspicious", False)):
+        told = [each for each in findings if each.refused is refused]
+        if told:
+            lines += [verbatim(f"{title}:", "bold"), *(f"  {each.text}" for each in told)]
+    if not findings:
+        lines.append("nothing wrong was found")
+    lines.append(verbatim("the command that takes the advice:", "bold"))
+    return [*lines, *map(verbatim, _cut(command))]
+
+
+def _task(target: Target | None) -> str:
+    if target is None:
+        return ""
+    return f": {target.task}" + (f", {len(target.classes)} classes" if target.task == "classification" else "")
+
+
+def _cut(command: Sequence[Sequence[str]]) -> list[str]:
+    """The command in lines that a shell takes for one."""
+    lines, line = [], "  "
+    for part in map(" ".join, command):
+        if len(line) + len(part) > WIDTH and line.strip():
+            lines.append(f"{line}\\")
+            line = "      "
+        line += f"{part} "
+    return [*lines, line.rstrip()]

@@ -1,0 +1,180 @@
+"""What is wrong with a table, or suspicious: one line each, with the option that helps, quoted for a shell."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import pandas as pd
+
+from bayescope.cli.header import LISTED, listed
+from bayescope.cli.source import Source, place_of
+from bayescope.errors import InputError
+from bayescope.tables.columns import Kind
+from bayescope.tables.suspicion import LABELS, SHARE, hardly_recur, is_number, mostly_numbers
+
+DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[/.]\d{1,2}[/.]\d{2,4}([T ].*)?|\d{1,2}:\d{2}(:\d{2}.*)?")
+DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
+# Of these cells a date has to have the day, too, for an option to turn it into parts.
+TIME = re.compile(r"\d{1,2}:\d{2}(:\d{2}.*)?")
+# This many words among numbers are all named as missing values.
+FEW_WORDS = 3
+
+
+@final
+@dataclass(frozen=True)
+class Finding:
+    """Something about a table that a fit refuses, or that may mislead.
+
+    Attributes:
+        text: where it is, what it is and what helps; the table is not named.
+        option: that helps, such as "--drop"; empty where none does.
+        values: of the option, such as names of columns.
+        refused: whether a fit refuses the table for it.
+        suggested: whether the option is worth taking unless somebody knows better.
+        about: the column, where nothing else needs to be said of it.
+    """
+
+    text: str
+    option: str = ""
+    values: tuple[str, ...] = ()
+    refused: bool = False
+    suggested: bool = False
+    about: str = ""
+
+    @property
+    def flag(self) -> str:
+        """The option with its values, to be pasted; empty where there is none."""
+        return flag(self.option, *self.values) if self.option else ""
+
+
+@final
+class TableProblems(InputError):
+    """Several things are wrong with a table; each is a message of its own.
+
+    Attributes:
+        problems: the messages.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__(" ".join(problems))
+        self.problems = tuple(problems)
+
+
+def refuse(problems: Sequence[str]) -> None:
+    """Raises what is wrong, if anything is, each thing once.
+
+    Raises:
+        InputError: with all messages.
+    """
+    problems = [*dict.fromkeys(problems)]
+    if problems:
+        raise InputError(problems[0]) if len(problems) == 1 else TableProblems(problems)
+
+
+@contextmanager
+def collected(problems: list[str]) -> Iterator[None]:
+    """A stretch whose complaint about an input joins others."""
+    try:
+        yield
+    except InputError as error:
+        problems += getattr(error, "problems", (str(error),))
+
+
+def flag(option: str, *values: str) -> str:
+    """An option with its values, quoted for a shell: those that read as one list together, all others one by one."""
+    alone = [value for value in values if "," in value or value != value.strip() or option == "--missing"]
+    together = ",".join(value for value in values if value not in alone)
+    return " ".join(f"{option} {shell_word(word)}" for word in ([together] if together else []) + alone)
+
+
+def shell_word(text: str) -> str:
+    """Text as one word of a shell; what a terminal would not show as it is stands escaped, as bash and zsh read it."""
+    if text.isprintable():
+        return shlex.quote(text)
+    escaped = "".join(letter if letter.isprintable() else _escaped(letter) for letter in text.replace("\\", "\\\\"))
+    return "$'" + escaped.replace("'", "\\'") + "'"
+
+
+def _escaped(letter: str) -> str:
+    return f"\\u{ord(letter):04x}" if ord(letter) < 2**16 else f"\\U{ord(letter):08x}"
+
+
+def feature_problem(
+    source: Source, name: str, values: np.ndarray, kind: Kind, places: np.ndarray, *, named: bool
+) -> Finding | None:
+    """Why a column is probably there by mistake; columns that the caller named as labels are meant.
+
+    Args:
+        source: the table.
+        name: of the column.
+        values: numbers or labels, shape (N,).
+        kind: which of them.
+        places: where the rows stand in the table.
+        named: whether the caller said that they are labels.
+    """
+    where, present = f"column {name!r}", values[~pd.isna(values)]
+    drop = ("--drop", (name,), True, True)
+    if len(present) == 0:
+        return Finding(
+            f"{where}: expected values, got none in {len(values)} rows. Leave it out: {flag('--drop', name)}.", *drop
+        )
+    if kind == "numeric" or named:
+        return None
+    found = pd.unique(present)
+
+    def at(label: str) -> str:
+        return f"{label!r} in {place_of(source, int(places[int(np.argmax(values == label))]))}"
+
+    dates = [label for label in found if DATE.fullmatch(label)]
+    if len(dates) >= SHARE * len(found):
+        days = not any(map(TIME.fullmatch, dates))
+        parts = f"Turn it into its parts: {flag('--dates', name)}; or" if days else "Turn it into numbers, or"
+        return Finding(
+            f"{where}: expected numbers or labels, got dates such as {at(dates[0])}. {parts} leave it out: "
+            f"{flag('--drop', name)}.",
+            "--dates" if days else "--drop",
+            *drop[1:],
+        )
+    words = [label for label in found if not is_number(label)]
+    if words and mostly_numbers(found):
+        few = words[:FEW_WORDS]
+        missing = flag("--missing", *few)
+        return Finding(
+            f"{where}: expected numbers, got {at(words[0])} ({len(words)} of {len(found)} different cells are no "
+            f"numbers). Mend it; if it stands for a missing value: {missing}; if all are labels: "
+            f"{flag('--categorical', name)}.",
+            "--missing",
+            tuple(few),
+            refused=True,
+            suggested=len(words) <= FEW_WORDS,
+        )
+    if not words and len(found) >= LABELS:
+        return Finding(
+            f"{where}: expected numbers with the decimal mark of the table, got {at(found[0])}. Name the mark: "
+            f"--decimal . or --decimal ,; or leave the column out: {flag('--drop', name)}.",
+            *drop,
+        )
+    commas = [label for label in found if DECIMAL_COMMA.fullmatch(label)]
+    if len(found) >= LABELS and len(commas) >= SHARE * len(found):
+        return Finding(
+            f"{where}: expected numbers with a decimal point, got {at(commas[0])}. If the comma is a decimal mark: "
+            "--decimal ,.",
+            "--decimal",
+            (",",),
+            refused=True,
+            suggested=True,
+        )
+    if hardly_recur(len(found), len(present)):
+        return Finding(
+            f"{where}: expected labels that recur, got {len(found)} different ones in {len(present)} rows, such as "
+            f"{listed(found[:LISTED])}. Leave it out: {flag('--drop', name)}; or keep it with "
+            f"{flag('--categorical', name)}.",
+            *drop,
+        )
+    return None

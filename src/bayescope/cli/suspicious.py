@@ -1,0 +1,296 @@
+"""What may mislead in a table that can be fitted: ids, codes, constants, twins, leaks, words for missing values."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import rankdata
+from sklearn.isotonic import isotonic_regression
+from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
+from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+
+from bayescope.cli.findings import Finding, flag
+from bayescope.cli.header import LISTED, listed
+from bayescope.cli.target import FEW, Target
+from bayescope.tables.columns import Kind
+
+# Names that numbers of rows have.
+ID = re.compile(r"(.*[_ .-])?(id|ids|idx|index|key|nr|no|number|unnamed: ?\d+)", re.IGNORECASE)
+LEADING_ZERO = re.compile(r"0\d+")
+# Fewer rows say little of whether values recur, and of whether a column tells the target.
+LEAST_ROWS = 30
+# Numbers that stand for a missing value where they lie apart from all others.
+STAND_INS = (-1.0, *(sign * (10.0**digits - 1.0) for digits in (1, 2, 3, 4, 5) for sign in (-1, 1)))
+# Rows and folds of the trees that look for leaks, and the share of the target's variation that a leak leaves at most.
+LEAK_ROWS, FOLDS, LEFT = 2_000, 5, 0.01
+# Leaves of such a tree: enough for a curve to 1e-4 of its range.
+LEAVES = 128
+# Labels that say that there is no value, beside those without a letter or digit.
+UNKNOWN = ("unknown", "missing", "not available", "not known", "n.a.", "none")
+# A column is called mostly missing from this share on.
+MOSTLY = 0.5
+
+
+def constants(columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:
+    """Columns with one value; a missing value counts as one: it tells something too."""
+    for name, values in columns.items():
+        if len(pd.unique(values)) == 1 and not pd.isna(values[0]):
+            value = f"{values[0]:g}" if values.dtype.kind == "f" else values[0]
+            yield Finding(
+                f"column {name!r}: expected more than one value, got {value} in every row. Drop the column: "
+                f"{flag('--drop', name)}.",
+                "--drop",
+                (name,),
+                suggested=True,
+            )
+
+
+def twins(columns: Mapping[str, np.ndarray], kinds: Mapping[str, Kind]) -> Iterator[Finding]:
+    """Columns that are equal to an earlier one in every row."""
+    seen: dict[object, str] = {}
+    for name, values in columns.items():
+        key = (values + 0.0).tobytes() if kinds[name] == "numeric" else tuple(values)  # −0.0 + 0.0 is +0.0
+        twin = seen.setdefault(key, name)
+        if twin != name:
+            yield Finding(
+                f"column {name!r}: expected different columns, got {twin!r} and {name!r} equal in every row. Drop one: "
+                f"{flag('--drop', name)}.",
+                "--drop",
+                (name,),
+                suggested=True,
+            )
+
+
+def multiples(columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:
+    """Columns of numbers that are a linear function of an earlier one, as in another unit."""
+    seen: dict[bytes, str] = {}
+    for name, values in columns.items():
+        if not np.isfinite(values).all() or len(values) < LEAST_ROWS or len(np.unique(values)) < 3:
+            continue
+        scaled = (values - values.mean()) / values.std()
+        key = np.round(scaled * np.sign(scaled[np.abs(scaled).argmax()]), 9) + 0.0
+        twin = seen.setdefault(key.tobytes(), name)
+        if twin != name:
+            yield Finding(
+                f"column {name!r}: is {twin!r} in another unit (their correlation is ±1). One of them is enough: "
+                f"{flag('--drop', name)}.",
+                "--drop",
+                (name,),
+                suggested=True,
+            )
+
+
+def row_number(name: str, values: np.ndarray) -> Finding | None:
+    """A column of numbers that counts the rows, or is named as if it did and is different in each."""
+    rows = len(values)
+    if rows < LEAST_ROWS or not np.isfinite(values).all() or (values % 1 != 0).any() or len(np.unique(values)) < rows:
+        return None
+    running = values.max() - values.min() == rows - 1
+    if not running and ID.fullmatch(name) is None:
+        return None
+    what = f"counts the rows from {values.min():.15g} on" if running else "has another whole number in every row"
+    return Finding(
+        f"column {name!r}: {what}, which says nothing of new rows. Leave it out: {flag('--drop', name)}.",
+        "--drop",
+        (name,),
+        suggested=True,
+    )
+
+
+def code(name: str, values: np.ndarray, cells: Sequence[str], target: Target) -> Finding | None:
+    """Whole numbers that may be labels: written with leading zeros, or few whose order the target does not follow.
+
+    Args:
+        name: of the column.
+        values: numbers, shape (N,).
+        cells: the different cells as they are written.
+        target: of the rows.
+    """
+    option = ("--categorical", (name,))
+    zeros = [cell for cell in cells if LEADING_ZERO.fullmatch(cell)]
+    if zeros:
+        return Finding(
+            f"column {name!r}: is written with leading zeros, such as {zeros[0]!r}, as codes are. Take it for labels: "
+            f"{flag(*_pair(option))}.",
+            *option,
+            suggested=True,
+        )
+    present = ~np.isnan(values)
+    found, counts = np.unique(values[present], return_counts=True)
+    few = 3 <= len(found) <= FEW and len(values) >= LEAST_ROWS and counts.mean() >= 2 * FEW
+    if not few or (found % 1 != 0).any():
+        return None
+    what = f"column {name!r}: has {len(found)} different whole numbers, {listed(found.astype(int).tolist())}"
+    if _out_of_order(values[present], _outcomes(target)[present]):
+        return Finding(
+            f"{what}, and the target does not follow their order, so that they are probably codes. Take them for "
+            f"labels: {flag(*_pair(option))}.",
+            *option,
+            suggested=True,
+        )
+    return Finding(f"{what}. If they are codes without an order: {flag(*_pair(option))}.", *option)
+
+
+def stand_in(name: str, values: np.ndarray) -> Finding | None:
+    """A number such as −999 that recurs and lies farther from all others than they lie apart."""
+    found, counts = np.unique(values[~np.isnan(values)], return_counts=True)
+    if len(found) < 4:
+        return None
+    for end, rest in ((0, found[1:]), (-1, found[:-1])):
+        value, gap = found[end], np.abs(found[end] - rest).min()
+        if value in STAND_INS and counts[end] > 1 and gap > rest[-1] - rest[0]:
+            text = f"{value:.15g}"
+            return Finding(
+                f"column {name!r}: {counts[end]} cells are {text}, far from all others ({rest[0]:.6g} to "
+                f"{rest[-1]:.6g}). If it stands for a missing value: {flag('--missing', text)}.",
+                "--missing",
+                (text,),
+                suggested=value < 0,
+            )
+    return None
+
+
+def words_for_missing(columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:
+    """Labels that probably stand for a missing value, each with the columns that have it."""
+    found: dict[str, list[str]] = {}
+    for name, values in columns.items():
+        for label in pd.unique(values):
+            if isinstance(label, str) and (not any(map(str.isalnum, label)) or label.casefold() in UNKNOWN):
+                found.setdefault(label, []).append(name)
+    for label, names in found.items():
+        yield Finding(
+            f"column{'s' * (len(names) > 1)} {listed(names)}: the label {label!r} probably stands for a missing value. "
+            f"If so: {flag('--missing', label)}.",
+            "--missing",
+            (label,),
+            suggested=True,
+        )
+
+
+def variants(name: str, labels: Sequence[str]) -> Finding | None:
+    """Labels that differ in capitals or spaces alone."""
+    alike = Counter(" ".join(label.casefold().split()) for label in labels)
+    for plain, times in alike.items():
+        if times > 1:
+            both = [label for label in labels if " ".join(label.casefold().split()) == plain]
+            return Finding(
+                f"column {name!r}: the labels {listed(both)} differ in capitals or spaces alone. If they are one, "
+                "write them alike."
+            )
+    return None
+
+
+def gaps(columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:
+    """Where values are missing: all columns in one line, and those that hardly have any one by one."""
+    shares = {name: float(pd.isna(values).mean()) for name, values in columns.items()}
+    some = sorted((name for name, share in shares.items() if 0 < share < MOSTLY), key=lambda name: -shares[name])
+    if some:
+        told = [f"{name!r} {_percent(shares[name])}" for name in some[:LISTED]]
+        more = f" and {len(some) - LISTED} more columns" if len(some) > LISTED else ""
+        yield Finding(f"missing values: {', '.join(told)}{more}. Every model takes them.")
+    for name, share in shares.items():
+        if MOSTLY <= share < 1:
+            yield Finding(
+                f"column {name!r}: {_percent(share)} of its values are missing. If that tells nothing: "
+                f"{flag('--drop', name)}.",
+                "--drop",
+                (name,),
+            )
+
+
+def repeated_rows(columns: Mapping[str, np.ndarray], target: Target) -> Finding | None:
+    """How many rows are equal to earlier ones in every column."""
+    frame = pd.DataFrame({**columns, "": target.values})
+    count = int(frame.duplicated().sum())
+    if not count:
+        return None
+    return Finding(
+        f"rows: {count} of {len(frame)} are equal to an earlier row in every column. If they are copies, remove them: "
+        "held-out rows that were fitted too make scores too good."
+    )
+
+
+def leak(name: str, values: np.ndarray, kind: Kind, target: Target) -> Finding | None:
+    """A column from which alone a tree predicts the target almost perfectly, in rows that it was not fitted to."""
+    rows = len(values)
+    if rows < LEAST_ROWS:
+        return None
+    some = np.arange(rows)
+    if rows > LEAK_ROWS:
+        some = np.sort(np.random.default_rng(0).choice(rows, LEAK_ROWS, replace=False))
+    column = values if kind == "numeric" else pd.factorize(values)[0].astype(np.float64)
+    column, y = column[some, None], target.values[some]
+    classes = target.task == "classification"
+    y = y if classes else rankdata(y)  # a few large amounts would drown all others
+    first = _left(column[::2], y[::2], column[1::2], y[1::2], classes=classes)
+    if first > 5 * LEFT:
+        return None
+    if classes and np.unique(y, return_counts=True)[1].min() < FOLDS:
+        return None
+    folds: Any = (StratifiedKFold if classes else KFold)(FOLDS, shuffle=True, random_state=0)
+    found = cross_val_predict(_tree(len(y), classes=classes), column, y, cv=folds)
+    if _unexplained(y, found, classes=classes) > LEFT:
+        return None
+    what = "separates the classes" if classes else "gives the target"
+    return Finding(
+        f"column {name!r}: alone {what} almost perfectly in rows that were not used. Is it known when predictions are "
+        f"made? If not, leave it out: {flag('--drop', name)}.",
+        "--drop",
+        (name,),
+        suggested=True,
+    )
+
+
+def _left(X: np.ndarray, y: np.ndarray, new: np.ndarray, truth: np.ndarray, *, classes: bool) -> float:
+    """The share of the target's variation that a tree leaves, fitted to some rows and judged on others."""
+    return _unexplained(truth, _tree(len(y), classes=classes).fit(X, y).predict(new), classes=classes)
+
+
+def _tree(rows: int, *, classes: bool) -> Any:
+    if classes:
+        return DecisionTreeClassifier(random_state=0)
+    return DecisionTreeRegressor(max_leaf_nodes=LEAVES, min_samples_leaf=1 if rows < 500 else 3, random_state=0)
+
+
+def _unexplained(truth: np.ndarray, found: np.ndarray, *, classes: bool) -> float:
+    """Errors over those of the most frequent class, or squared errors over those of the mean; 1 where none can be."""
+    if classes:
+        errors, most = np.mean(truth != found), np.unique(truth, return_counts=True)[1].max() / len(truth)
+        return float(errors / (1 - most)) if most < 1 else 1.0
+    variance = np.var(truth)
+    return float(np.mean((truth - found) ** 2) / variance) if variance > 0 else 1.0
+
+
+def _outcomes(target: Target) -> np.ndarray:
+    """Numbers that a mean can be taken of, shape (N, D): the target, or a column for each class but the last."""
+    if target.task == "regression":
+        return target.values[:, None].astype(np.float64)
+    return (target.values[:, None] == np.unique(target.values)[None, :-1]).astype(np.float64)
+
+
+def _out_of_order(values: np.ndarray, outcomes: np.ndarray) -> bool:
+    """Whether means of outcomes by value beat the best monotone function of the value, by BIC."""
+    found, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    gain = 0.0
+    for y in outcomes.T:
+        means = np.bincount(place, y) / counts
+        within = float(((y - means[place]) ** 2).sum())
+        beside = min(
+            float((counts * (means - isotonic_regression(means, sample_weight=counts, increasing=up)) ** 2).sum())
+            for up in (True, False)
+        )
+        gain += len(y) * np.log1p(beside / max(within, 1e-12 * max(1.0, float((y**2).sum()))))
+    return gain > (len(found) - 2) * outcomes.shape[1] * np.log(len(values))
+
+
+def _pair(option: tuple[str, tuple[str, ...]]) -> tuple[str, ...]:
+    return (option[0], *option[1])
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %"
