@@ -40,6 +40,8 @@ from bayescope.tables.encoding import NO_LEVEL, CategoricalEncoding, Feature, Nu
 
 # Steps from the range of a column down to a float's last bit, and the digits that numbers are mostly written with.
 BISECTIONS, DIGITS = 80, 12
+# A feature with at most this many whole or recurring numbers is drawn as steps.
+MOST_STEPS = 30
 
 # Values of the column, how many of them, or the usual ones.
 Grid = int | Sequence[Any] | np.ndarray | None
@@ -72,8 +74,8 @@ class Axis:
             additive: a fitted model.
             feature: by name or position.
             grid: values of the column, NaN or ``None`` for a missing one; or how many numbers, evenly from the smallest
-                to the largest seen, of a feature whose values have effects of their own those seen that are nearest; or
-                ``None``: ``points`` numbers, or the labels that were seen.
+                to the largest seen, of a feature whose values have effects of their own or are steps those seen that
+                are nearest; or ``None``: ``points`` numbers, or the labels that were seen.
             points: of numbers.
 
         Raises:
@@ -154,8 +156,19 @@ def _numbers(described: NumericEncoding, grid: int | Sequence[Any] | np.ndarray,
 
 
 def _values_seen(additive: Additive, feature: int) -> np.ndarray | None:
-    """The values of a feature in the column's unit, where they are few enough to have effects of their own."""
-    return numbers_seen(additive, feature) if recurring(additive, feature) else None
+    """The values of a feature in the column's unit, where they have effects of their own or are steps."""
+    own = recurring(additive, feature) or stepped(additive, feature)
+    return numbers_seen(additive, feature) if own else None
+
+
+def stepped(additive: Additive, feature: int) -> bool:
+    """Whether a feature takes two numbers, or a few that are whole or recur: what is between them means nothing."""
+    rows = additive.seen.features[feature].rows(additive.encoding)
+    count = len(values_of(feature_term(additive.encoding, feature), rows))
+    if count > MOST_STEPS or count <= 2:
+        return count <= 2
+    numbers = numbers_seen(additive, feature)
+    return bool((numbers == np.round(numbers)).all()) or recurring(additive, feature)
 
 
 def recurring(additive: Additive, feature: int) -> bool:
@@ -238,6 +251,7 @@ class Effect:
         outputs: names of the outputs where there are several, such as the classes, if they are known.
         unit: what the effect is measured in.
         centred: whether its mean over the data is 0: not on the scale of the mean.
+        steps: whether the grid holds some of a few values that the feature takes, such as 0 and 1 or whole numbers.
     """
 
     feature: str
@@ -253,6 +267,7 @@ class Effect:
     outputs: tuple[str, ...] = ()
     unit: str = UNIT
     centred: bool = True
+    steps: bool = False
 
     @notebook.shows
     def _repr_html_(self) -> str:
@@ -311,7 +326,8 @@ def effect(additive: Additive, feature: int | str, *, grid: Grid = None, level: 
         additive: a fitted model.
         feature: by name or position.
         grid: values of the column, NaN or ``None`` for a missing one, or how many numbers, evenly from the smallest to
-            the largest seen. By default 100 numbers, or the labels that were seen.
+            the largest seen. By default 100 numbers, or the labels that were seen, or the numbers that were seen where
+            these are two, or at most 30 that are whole or recur.
         level: the probability of the interval at each point.
 
     Raises:
@@ -324,7 +340,12 @@ def effect(additive: Additive, feature: int | str, *, grid: Grid = None, level: 
     seen = additive.seen.features[axis.feature]
     density = shares(seen, axis.nearest(seen), len(axis.values))
     missing = _missing(additive, axis, level)
-    return Effect(axis.described.name, axis.values, *moments, density, level, axis.categorical, missing)
+    steps = (
+        not axis.categorical
+        and stepped(additive, axis.feature)
+        and bool(np.isin(axis.values, numbers_seen(additive, axis.feature)).all())
+    )
+    return Effect(axis.described.name, axis.values, *moments, density, level, axis.categorical, missing, steps=steps)
 
 
 def surface(

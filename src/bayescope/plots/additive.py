@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
 import numpy as np
@@ -33,9 +33,13 @@ BEYOND = 0.12
 ASIDE = 0.16
 # Of the data's density over a range of numbers.
 BARS = 25
+# So few steps have a tick each.
+FEW = 6
 # Labels that take more letters than this in a panel are turned.
 LETTERS = 26
 LONGEST_LABEL = 12
+# Labels in a panel: those of most data.
+MOST_LABELS = 12
 # As many have room beside a panel.
 LONGEST_UNIT = 24
 # Where effects come from.
@@ -48,14 +52,22 @@ def effect(curve: Effect, *, outputs: Sequence[str] = (), unit: str | None = Non
 
 
 def effects(
-    curves: Sequence[Effect], *, outputs: Sequence[str] = (), unit: str | None = None, ax: Canvas | None = None
+    curves: Sequence[Effect],
+    *,
+    outputs: Sequence[str] = (),
+    unit: str | None = None,
+    one_scale: bool = True,
+    ax: Canvas | None = None,
 ) -> Canvas:
-    """One panel a feature, on one scale: mean and band, and below them the density of the data.
+    """One panel a feature: mean and band, and below them the density of the data.
+
+    Of more than 12 labels the 12 of most rows are drawn, and the panel says how many there are.
 
     Args:
         curves: in the order of the panels, such as that of the features' importance.
         outputs: names of the outputs where there are several; by default those that the effects tell.
         unit: what the effects are measured in, by default what they tell.
+        one_scale: whether all panels have one scale, so that effects may be compared, or each its own.
         ax: the axes to draw into, one for each panel; a new figure if not given.
 
     Raises:
@@ -82,20 +94,34 @@ def effects(
             key=key,
             title="Effects" if len(curves) > 1 else "Effect",
             subtitle=f"Mean under the posterior and {100 * curves[0].level:g} % band{zero}.",
-            sharey=True,
+            sharey=checks.flag("one_scale", one_scale),
             ax=ax,
         )
-        for panel, one in zip(axes, curves, strict=True):
+        parts = [most_frequent(one, MOST_LABELS) for one in curves]
+        for panel, one, whole in zip(axes, parts, curves, strict=True):
             draw_effect(panel, one)
-            panel.set_title(style.shorten(one.feature), parse_math=False)
-        style.one_scale(axes, "y")
-        make_room(axes[0])
-        style.one_scale(axes, "y")
-        for panel, one in zip(axes, curves, strict=True):
+            of = f" ({len(one.grid)} of {len(whole.grid)})" if len(one.grid) < len(whole.grid) else ""
+            panel.set_title(style.shorten(one.feature) + of, parse_math=False)
+        if one_scale:
+            style.one_scale(axes, "y")
+        for panel in axes[:1] if one_scale else axes:
+            make_room(panel)
+        if one_scale:
+            style.one_scale(axes, "y")
+        for panel, one in zip(axes, parts, strict=True):
             draw_density(panel, one)
         name = style.shorten(curves[0].unit if unit is None else unit, LONGEST_UNIT)
         style.axis_labels(figure, axes, y=name, given=ax is not None)
     return style.drawn(figure, ax)
+
+
+def most_frequent(curve: Effect, most: int) -> Effect:
+    """An effect of labels with those of most data first, and at most so many; of numbers as it is."""
+    if not curve.categorical:
+        return curve
+    order = np.argsort(-curve.density, kind="stable")[:most]
+    parts = {name: np.asarray(getattr(curve, name))[order] for name in ("grid", "mean", "sd", "low", "high", "density")}
+    return replace(curve, **parts)
 
 
 def draw_effect(panel: Axes, curve: Effect, *, tint: str | None = None) -> None:
@@ -115,8 +141,9 @@ def draw_effect(panel: Axes, curve: Effect, *, tint: str | None = None) -> None:
         if curve.categorical:
             _dots(panel, places(curve) + aside, mean[:, output], low[:, output], high[:, output], shade, "o")
         else:
-            panel.fill_between(curve.grid, low[:, output], high[:, output], color=shade, alpha=0.25, lw=0)
-            panel.plot(curve.grid, mean[:, output], color=shade)
+            at, which = stairs(curve.grid) if curve.steps else (curve.grid, np.arange(len(curve.grid)))
+            panel.fill_between(at, low[which, output], high[which, output], color=shade, alpha=0.25, lw=0)
+            panel.plot(at, mean[which, output], color=shade)
         if curve.missing is not None:
             at = np.array([missing_place(curve) + aside])
             gone, least, most = (
@@ -177,8 +204,17 @@ def places(curve: Effect) -> np.ndarray:
     return np.arange(len(curve.grid), dtype=np.float64) if curve.categorical else curve.grid
 
 
+def stairs(grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The corners of steps about the numbers of a grid: where they are, and which number each belongs to, (2n,)."""
+    if len(grid) < 2:
+        return np.concatenate([grid - 0.5, grid + 0.5]), np.zeros(2 * len(grid), dtype=int)
+    middles = 0.5 * (grid[1:] + grid[:-1])
+    edges = np.concatenate([[1.5 * grid[0] - 0.5 * grid[1]], middles, [1.5 * grid[-1] - 0.5 * grid[-2]]])
+    return np.repeat(edges, 2)[1:-1], np.repeat(np.arange(len(grid)), 2)
+
+
 def _range(curve: Effect) -> tuple[float, float]:
-    at = places(curve)
+    at = stairs(curve.grid)[0] if curve.steps else places(curve)
     return (float(at.min()), float(at.max())) if len(at) else (0.0, 0.0)
 
 
@@ -200,7 +236,9 @@ def density_bars(curve: Effect) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """
     low, high = _range(curve)
     at, shares, width = places(curve), curve.density, np.full(len(curve.grid), 0.6)
-    if not curve.categorical and high > low:
+    if curve.steps:
+        width = 0.6 * np.full(len(at), np.diff(at).min(initial=high - low))
+    elif not curve.categorical and high > low:
         shares, edges = np.histogram(curve.grid, min(BARS, len(curve.grid)), weights=curve.density)
         at, width = 0.5 * (edges[1:] + edges[:-1]), 0.92 * np.diff(edges)
     if curve.missing is None:
@@ -222,6 +260,8 @@ def _ticks(panel: Axes, curve: Effect) -> None:
     gone = [(missing_place(curve), MISSING)] if curve.missing is not None else []
     if not curve.categorical:
         panel.locator_params(axis="x", nbins=4)
+        if curve.steps and len(curve.grid) <= FEW:
+            panel.set_xticks(curve.grid)
         if gone:
             low, high = _range(curve)
             kept = [tick for tick in panel.get_xticks() if low <= tick <= high - 0.5 * step(curve)]

@@ -158,11 +158,13 @@ class Figures:
     Attributes:
         figures: the charts.
         size: "wide" for one in a row, "half" for two, "small" for three.
+        scales: whether a switch gives all of them one scale.
     """
 
     kind: ClassVar[str] = "figures"
     figures: tuple[Figure, ...]
     size: str = "half"
+    scales: bool = False
 
 
 @final

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 
 from bayescope.additive.effects import Effect, Surface
 from bayescope.additive.explanation import Importance
-from bayescope.plots.additive import columns, density_bars, missing_place, places
-from bayescope.plots.numbers import MISSING, alike, around, cell, fixed, plain, signed, tidy
+from bayescope.plots.additive import columns, density_bars, missing_place, most_frequent, stairs
+from bayescope.plots.numbers import MISSING, alike, around, cell, count, fixed, percent, plain, signed, tidy
 from bayescope.plots.style import shorten
-from bayescope.report.blocks import BarTable, Figure, TrackBar
+from bayescope.report.blocks import BarTable, Figure, Table, TrackBar
 from bayescope.report.figures import Trace, axis, band, bars, dots, layout, line, rounded, table, words
 from bayescope.report.reasons import MOST_WEIGHTS, Coefficients, Curve, Dependence
 
 FOOT = 0.17
-LONG_LABELS = 22
-LABEL = 14
+# Letters of a label, labels that are drawn, and steps that have a tick each.
+LABEL, MOST_LABELS, MOST_TICKS = 22, 12, 8
+# Of the range of all effects: the least range of one that has a scale of its own.
+LEAST_SHARE = 0.1
+# A smaller share of the data would be rounded to 0 %.
+LEAST_PERCENT = 0.005
 # Outputs stand next to each other at a label, at this distance.
 ASIDE = 0.14
 # Cells that hold next to none of the data are pale.
@@ -25,46 +31,148 @@ PALE = 0.35
 MOST_TERMS = 30
 
 
-def effect(curve: Effect, place: int, span: tuple[float, float]) -> Figure:
-    """A feature's effect over its grid with the band, and at the foot where the data lie.
+def effect(curve: Effect, place: int, common: tuple[float, float]) -> Figure:
+    """A feature's effect with its band, and where the data lie: a curve, steps, or a point for each label.
 
     Args:
         curve: the effect.
         place: of the figure on the page.
-        span: of the effect axis, one for all features, so that they may be compared.
+        common: the range of the effects of all features, to which the page's switch sets this one's scale.
     """
-    mean, low, high = (columns(part) for part in (curve.mean, curve.low, curve.high))
-    count = mean.shape[1]
-    names = [str(name) for name in curve.outputs] or [""] * count
-    traces: list[Trace] = []
+    mean = columns(curve.mean)
+    names = [str(name) for name in curve.outputs] or [""] * mean.shape[1]
+    drawn = (_labelled if curve.categorical else _along)(curve, names)
     rows: list[tuple[str, ...]] = []
-    thin = 1 if curve.categorical else 3
+    ordered = most_frequent(curve, len(curve.grid))
+    thin = 1 if curve.categorical or curve.steps else 3
     for k, name in enumerate(names):
-        ends = mean[:, k], low[:, k], high[:, k]
-        aside = ASIDE * (k - 0.5 * (count - 1))
-        traces += _drawn(places(curve), curve.grid, ends, name, _colour(k, count), curve.categorical, aside)
-        rows += _rows(curve.grid[::thin], [end[::thin] for end in ends], name if count > 1 else "")
+        ends = [columns(part)[::thin, k] for part in (ordered.mean, ordered.low, ordered.high)]
+        rows += _rows(ordered.grid[::thin], ends, name)
+        if curve.missing is not None:
+            gone = [np.atleast_1d(part)[[k]] for part in (curve.missing.mean, curve.missing.low, curve.missing.high)]
+            rows += _rows([None], gone, name)
+    band_name = f"{100 * curve.level:g} % band"
+    head = (curve.feature, *(["output"] if len(names) > 1 else []), "effect", band_name)
+    what = f"Effect of {curve.feature} on {curve.unit}"
+    alt = f"{what}: from {plain(float(mean.min()))} to {plain(float(mean.max()))}, with {band_name}s."
+    left_out = max(0, len(curve.grid) - MOST_LABELS) if curve.categorical else 0
+    caption = f"The {MOST_LABELS} labels of most rows; {count(left_out, 'more label')} below, in the numbers."
+    stage = scaled(drawn.layout, "xaxis" if curve.categorical else "yaxis", _own(curve, common), common)
+    return Figure(
+        f"effect-{place}", curve.feature, caption if left_out else "", alt, drawn.traces, stage,
+        table(what, head, rows), drawn.height, key_of(names),
+    )  # fmt: skip
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Drawn:
+    """The traces, layout and height of a figure."""
+
+    traces: tuple[Trace, ...]
+    layout: Trace
+    height: int
+
+
+def _own(curve: Effect, common: tuple[float, float]) -> tuple[float, float]:
+    """The range of one effect; not so narrow that next to nothing fills the panel."""
+    gone = curve.missing
+    low, high = span_of([curve.low, *([gone.low] if gone else [])], [curve.high, *([gone.high] if gone else [])])
+    least = LEAST_SHARE * (common[1] - common[0])
+    room = max(0.0, 0.5 * (least - (high - low)))
+    return low - room, high + room
+
+
+def scaled(layout: Trace, name: str, own: tuple[float, float], common: tuple[float, float]) -> Trace:
+    """A layout whose axis has its own range, beside the common one for the page's switch."""
+    axis_of = {**layout[name], "range": rounded(own)}
+    return {**layout, name: axis_of, "meta": {"axis": name, "own": rounded(own), "common": rounded(common)}}
+
+
+def key_of(names: Sequence[str]) -> tuple[tuple[str, str, str], ...]:
+    """What the colours of several outputs mean, also on paper."""
+    if len(names) < 2:
+        return ()
+    return tuple((shorten(name, 24), _colour(k, len(names)), "line") for k, name in enumerate(names))
+
+
+def _along(curve: Effect, names: Sequence[str]) -> _Drawn:
+    """An effect of numbers: curves or steps, and at the foot where the data lie."""
+    mean, low, high = (columns(part) for part in (curve.mean, curve.low, curve.high))
+    outputs = len(names)
+    traces: list[Trace] = []
+    at, which = stairs(curve.grid) if curve.steps else (curve.grid, np.arange(len(curve.grid)))
+    for k, name in enumerate(names):
+        ends = [part[which, k] for part in (mean, low, high)]
+        traces += _drawn(at, curve.grid[which], ends, name, _colour(k, outputs), False, 0.0)
     if curve.missing is not None:
         parts = [np.atleast_1d(part) for part in (curve.missing.mean, curve.missing.low, curve.missing.high)]
         for k, name in enumerate(names):
-            gone = [part[[k]] for part in parts]
-            [trace] = _drawn(np.array([missing_place(curve)]), [None], gone, name, _colour(k, count), True, 0.0)
+            beyond = np.array([missing_place(curve)])
+            [trace] = _drawn(beyond, [None], [part[[k]] for part in parts], name, _colour(k, outputs), True, 0.0)
             traces.append(trace | {"marker": {**trace["marker"], "symbol": "diamond"}})
-            rows += _rows([None], gone, name if count > 1 else "")
-    at, shares, width = density_bars(curve)
+    places, shares, width = density_bars(curve)
     hover = [f"{fixed(100 * share, 1)} % of the data" for share in shares]
-    traces.append(bars(at, shares, "@bar", hover, width=rounded(width), yaxis="y2"))
-    band_name = f"{100 * curve.level:g} % band"
+    traces.append(bars(places, shares, "@bar", hover, width=rounded(width), yaxis="y2"))
     hidden: Trace = {"showticklabels": False, "showline": False, "showgrid": False}
     stage = layout(
-        {**_ticks(curve.grid, curve.categorical, missing_place(curve) if curve.missing else None), "anchor": "y2"},
-        axis(domain=[FOOT, 1.0], range=list(span), nticks=5, zeroline=True, zerolinecolor="@line"),
+        {**_ticks(curve.grid, missing_place(curve) if curve.missing else None, steps=curve.steps), "anchor": "y2"},
+        axis(domain=[FOOT, 1.0], nticks=5, zeroline=True, zerolinecolor="@line"),
         yaxis2=axis(domain=[0.0, FOOT - 0.05], rangemode="tozero", **hidden),
     )
-    head = (curve.feature, *(["output"] if count > 1 else []), "effect", band_name)
-    what = f"Effect of {curve.feature} on {curve.unit}"
-    alt = f"{what}: from {plain(float(mean.min()))} to {plain(float(mean.max()))}, with {band_name}s."
-    return Figure(f"effect-{place}", curve.feature, "", alt, tuple(traces), stage, table(what, head, rows), 240)
+    return _Drawn(tuple(traces), stage, 240)
+
+
+def _labelled(curve: Effect, names: Sequence[str]) -> _Drawn:
+    """An effect of labels: a point for each, those of most rows first, with its share of the data in its name."""
+    ordered = most_frequent(curve, MOST_LABELS)
+    labels = [(shorten(cell(label), LABEL), share) for label, share in zip(ordered.grid, ordered.density, strict=True)]
+    parts = [columns(part) for part in (ordered.mean, ordered.low, ordered.high)]
+    values = list(ordered.grid)
+    if curve.missing is not None:
+        gone = curve.missing
+        parts = [
+            np.vstack([p, np.atleast_1d(at)]) for p, at in zip(parts, (gone.mean, gone.low, gone.high), strict=True)
+        ]
+        labels.append((MISSING, gone.density))
+        values.append(None)
+    texts = [words(f"{label} {_share(share)}") for label, share in labels]
+    traces = [
+        trace
+        for k, name in enumerate(names)
+        for trace in _sideways(values, [part[:, k] for part in parts], name, _colour(k, len(names)), k, len(names))
+    ]
+    return _Drawn(tuple(traces), _label_layout(texts), _label_height(len(texts), len(names)))
+
+
+def _share(share: float) -> str:
+    return percent(share, 0) if share == 0 or share >= LEAST_PERCENT else "< 1 %"
+
+
+def _sideways(
+    values: Sequence[object] | np.ndarray,
+    ends: Sequence[np.ndarray],
+    name: str,
+    colour: str,
+    output: int,
+    outputs: int,
+) -> list[Trace]:
+    """Points with bars that lie on their sides, one below the other."""
+    mean, low, high = ends
+    [trace] = _drawn(np.arange(len(values), dtype=np.float64), values, ends, name, colour, True,
+                     ASIDE * (output - 0.5 * (outputs - 1)))  # fmt: skip
+    reach = {**trace.pop("error_y"), "array": rounded(high - mean), "arrayminus": rounded(mean - low)}
+    return [{**trace, "x": trace["y"], "y": trace["x"], "error_x": reach}]
+
+
+def _label_layout(texts: Sequence[str]) -> Trace:
+    down = [len(texts) - 0.4, -0.6]
+    names = axis(tickvals=list(range(len(texts))), ticktext=list(texts), range=down, showgrid=False)
+    return layout(axis(nticks=5, zeroline=True, zerolinecolor="@line"), names)
+
+
+def _label_height(labels: int, outputs: int) -> int:
+    return 60 + labels * max(22, 10 * outputs)
 
 
 def surface(surface: Surface, place: int) -> Figure:
@@ -118,29 +226,33 @@ def surface(surface: Surface, place: int) -> Figure:
     )
 
 
-def curve(feature_curve: Curve, place: int, dependence: Dependence, span: tuple[float, float], unit: str) -> Figure:
+def curve(feature_curve: Curve, place: int, dependence: Dependence, common: tuple[float, float], unit: str) -> Figure:
     """Partial dependence on a feature with the band of a typical row."""
-    outputs = [1] if len(dependence.outputs) == 2 else range(feature_curve.mean.shape[1])
-    several = len(outputs) > 1
-    at = (
-        np.arange(len(feature_curve.grid))
-        if feature_curve.categorical
-        else np.asarray(feature_curve.grid, dtype=np.float64)
-    )
+    chosen = [1] if len(dependence.outputs) == 2 else list(range(feature_curve.mean.shape[1]))
+    names = [str(dependence.outputs[k]) if len(chosen) > 1 else "" for k in chosen]
+    parts = [part[:, chosen] for part in (feature_curve.mean, feature_curve.low, feature_curve.high)]
+    grid = feature_curve.grid
     traces: list[Trace] = []
     rows: list[tuple[str, ...]] = []
-    for order, output in enumerate(outputs):
-        ends = [part[:, output] for part in (feature_curve.mean, feature_curve.low, feature_curve.high)]
-        name = str(dependence.outputs[output]) if several else ""
-        aside = ASIDE * (order - 0.5 * (len(outputs) - 1))
-        traces += _drawn(
-            at, feature_curve.grid, ends, name, _colour(order, len(outputs)), feature_curve.categorical, aside
-        )
-        rows += _rows(feature_curve.grid, ends, name, sign=False)
+    for k, name in enumerate(names):
+        ends, colour = [part[:, k] for part in parts], _colour(k, len(names))
+        rows += _rows(grid, ends, name, sign=False)
+        if feature_curve.categorical:
+            traces += _sideways(grid, ends, name, colour, k, len(names))
+        else:
+            traces += _drawn(grid.astype(np.float64), grid, ends, name, colour, False, 0.0)
     alt = f"Partial dependence of {unit} on {feature_curve.feature}."
-    head = (feature_curve.feature, *(["class"] if several else []), unit, "95 % band")
-    stage = layout(_ticks(feature_curve.grid, feature_curve.categorical), axis(range=list(span), nticks=5))
-    return Figure(f"curve-{place}", feature_curve.feature, "", alt, tuple(traces), stage, table(alt, head, rows), 230)
+    head = (feature_curve.feature, *(["class"] if len(names) > 1 else []), unit, "95 % band")
+    stage, height = layout(_ticks(grid), axis(nticks=5)) if not feature_curve.categorical else {}, 230
+    if feature_curve.categorical:
+        texts = [words(shorten(cell(label), LABEL)) for label in grid]
+        stage, height = _label_layout(texts), _label_height(len(texts), len(names))
+    own = span_of([parts[1]], [parts[2]])
+    stage = scaled(stage, "xaxis" if feature_curve.categorical else "yaxis", own, common)
+    name = f"curve-{place}"
+    return Figure(
+        name, feature_curve.feature, "", alt, tuple(traces), stage, table(alt, head, rows), height, key_of(names)
+    )
 
 
 def span_of(lows: Sequence[np.ndarray], highs: Sequence[np.ndarray]) -> tuple[float, float]:
@@ -150,36 +262,29 @@ def span_of(lows: Sequence[np.ndarray], highs: Sequence[np.ndarray]) -> tuple[fl
     return low - room, high + room
 
 
-def importance(ranking: Importance, silent: Sequence[str] = ()) -> BarTable:
-    """Terms by how much they move the predictions; of several outputs the one that each term moves most.
+def importance(ranking: Importance) -> tuple[BarTable, Table | None]:
+    """Terms by how much they move the predictions, and those beyond the first 30 as a plain table.
 
-    Args:
-        ranking: of all terms.
-        silent: those that have no line.
+    Of several outputs the one that each term moves most counts.
     """
     mean, low, high, point = (
         part if part.ndim == 1 else part[np.arange(len(part)), ranking.mean.argmax(1)]
         for part in (ranking.mean, ranking.low, ranking.high, ranking.at_mean)
     )
-    order = [place for place in ranking.order if ranking.names[place] not in silent][:MOST_TERMS]
+    names = [name.replace(" & ", " × ") for name in ranking.names]
+    order, rest = ranking.order[:MOST_TERMS], ranking.order[MOST_TERMS:]
     most = float(high[order].max()) or 1.0
     lines = [
-        _track(
-            ranking.names[k].replace(" & ", " × "),
-            around(mean[k], low[k], high[k], most),
-            (mean[k], low[k], high[k]),
-            (0.0, most),
-            mark=point[k],
-        )
+        _track(names[k], around(mean[k], low[k], high[k], most), (mean[k], low[k], high[k]), (0.0, most), mark=point[k])
         for k in order
     ]
-    more = len(ranking.names) - len(order) - len(silent)
     caption = (
         f"Mean absolute contribution over the training rows, in {ranking.unit}, with 95 % intervals. The tick is that "
         "of the mean effect: close to 0 where a bar is no more than uncertainty."
     )
-    caption += f" {more} more contribute less." if more else ""
-    return BarTable(caption, ("term", "", "importance"), tuple(lines))
+    others = [(names[k], *around(mean[k], low[k], high[k], most)) for k in rest]
+    more = table("The other terms", ("term", "importance", "95 % interval"), others) if others else None
+    return BarTable(caption, ("term", "", "importance"), tuple(lines)), more
 
 
 def coefficients(linear: Coefficients) -> tuple[BarTable, ...]:
@@ -258,20 +363,16 @@ def _rows(
     ]
 
 
-def _ticks(grid: np.ndarray, labels: bool, missing: float | None = None) -> Trace:
-    """The x axis, with a tick for a missing value at its place beyond the others."""
-    if labels:
-        marks = [*(shorten(str(label), LABEL) for label in grid), *([] if missing is None else [MISSING])]
-        turned = -40 if sum(map(len, marks)) > LONG_LABELS else 0
-        texts = [words(mark) for mark in marks]
-        ends = [-0.6, len(marks) - 0.4]
-        return axis(tickvals=list(range(len(marks))), ticktext=texts, tickangle=turned, range=ends, showgrid=False)
-    low, high = (float(grid.min()), float(grid.max())) if len(grid) else (0.0, 1.0)
+def _ticks(grid: np.ndarray, missing: float | None = None, *, steps: bool = False) -> Trace:
+    """The x axis of numbers, with a tick for a missing value at its place beyond the others."""
+    at = stairs(grid)[0] if steps else grid
+    low, high = (float(at.min()), float(at.max())) if len(at) else (0.0, 1.0)
     reach = (high - low) or 1.0
+    few = grid.tolist() if steps and len(grid) <= MOST_TICKS else None
+    ends = [low - 0.02 * reach, high + 0.02 * reach if missing is None else missing + 0.09 * reach]
     if missing is None:
-        return axis(range=[low - 0.02 * reach, high + 0.02 * reach], nticks=5)
-    numbers = [tick for tick in _nice(low, high) if tick < high - 0.06 * reach]
-    ends = [low - 0.02 * reach, missing + 0.09 * reach]
+        return axis(range=ends, **({"nticks": 5} if few is None else {"tickvals": few, "ticktext": [*map(tidy, few)]}))
+    numbers = few or [tick for tick in _nice(low, high) if tick < high - 0.06 * reach]
     return axis(tickvals=[*numbers, missing], ticktext=[*map(tidy, numbers), MISSING], range=ends)
 
 

@@ -48,14 +48,14 @@ class Effects:
         effects: of the most important features, in their order.
         surfaces: of the most important pairs.
         silent: the names of terms that move the predictions by next to nothing, and have no picture.
-        others: how many other terms have no picture.
+        others: the names of the other terms that have no picture.
     """
 
     importance: Importance
     effects: tuple[Effect, ...]
     surfaces: tuple[Surface, ...]
     silent: tuple[str, ...]
-    others: int
+    others: tuple[str, ...]
 
 
 @final
@@ -111,13 +111,13 @@ class Dependence:
         curves: of the features that move the mean prediction most, in that order.
         outputs: the names of the classes; none for a regression.
         rows: how many were averaged over.
-        others: how many features have no curve.
+        others: the names of the features that have no curve.
     """
 
     curves: tuple[Curve, ...]
     outputs: tuple[str, ...]
     rows: int
-    others: int
+    others: tuple[str, ...]
 
 
 Influence = Effects | Coefficients | Dependence
@@ -136,7 +136,8 @@ def influence(estimator: TableEstimator, judged: Judged, random_state: int) -> I
     curves = [_curve(estimator, judged, place, some) for place in range(len(judged.columns))]
     order = np.argsort([-float(np.ptp(curve.mean, axis=0).max()) for curve in curves], kind="stable")
     kept = tuple(curves[place] for place in order[:MOST_DEPENDENCES])
-    return Dependence(kept, judged.classes, len(some), len(curves) - len(kept))
+    others = tuple(curves[place].feature for place in order[MOST_DEPENDENCES:])
+    return Dependence(kept, judged.classes, len(some), others)
 
 
 @influence.register
@@ -156,7 +157,9 @@ def _(estimator: AdditiveEstimator, judged: Judged, random_state: int) -> Influe
         for a, b in pairs[:MOST_SURFACES]
     )
     silent = tuple(terms[place].name for place in importance.order if place not in loud)
-    return Effects(importance, effects, surfaces, silent, len(loud) - len(effects) - len(surfaces))
+    drawn = {(feature,) for feature in singles[:MOST_EFFECTS]} | set(pairs[:MOST_SURFACES])
+    others = tuple(terms[place].name for place in loud if terms[place].features not in drawn)
+    return Effects(importance, effects, surfaces, silent, others)
 
 
 @influence.register(BayesianLogisticRegression)

@@ -35,6 +35,7 @@ from bayescope.report.figures import axis, bars, layout, rounded, table
 from bayescope.report.reasons import Coefficients, Dependence, Effects
 from bayescope.report.standing import standing_blocks
 from bayescope.report.statistics import ClassCalibration, Score
+from bayescope.report.suspects import suspects
 from bayescope.report.verdict import provenance
 from bayescope.tables import Column
 
@@ -151,22 +152,27 @@ def _additive(moved: Effects) -> tuple[Block, ...]:
     lows = [part for one in moved.effects for part in (one.low, *([one.missing.low] if one.missing else []))]
     highs = [part for one in moved.effects for part in (one.high, *([one.missing.high] if one.missing else []))]
     span = effect_charts.span_of(lows, highs)
-    found: list[Block] = [effect_charts.importance(moved.importance, moved.silent)]
+    bars, more = effect_charts.importance(moved.importance)
+    found: list[Block] = [bars]
+    if more is not None:
+        found.append(Folded(f"{count(len(more.rows), 'more term')} of less importance", (more,)))
     if moved.silent:
         names = ", ".join(moved.silent).replace(" & ", " × ")
         found.append(aside(f"Switched off by their priors, next to no effect: {names}."))
+    if moved.others:
+        names = ", ".join(moved.others).replace(" & ", " × ")
+        found.append(aside(f"Of less importance, without a picture here: {names}."))
     found.append(
         aside(
             f"The prediction is a sum of these effects, in {moved.importance.unit}; each is reported as the difference "
-            "from its mean over the training rows. Bands are 95 % intervals, the bars at the foot show where the data "
-            "lie. All share one scale."
+            "from its mean over the training rows. Bands are 95 % intervals; the bars at the foot, and the shares of "
+            "labels, show where the data lie. Each effect has a scale of its own."
         )
     )
-    found.append(Figures(tuple(effect_charts.effect(one, k, span) for k, one in enumerate(moved.effects)), "small"))
+    charts = tuple(effect_charts.effect(one, k, span) for k, one in enumerate(moved.effects))
+    found.append(Figures(charts, "small", scales=len(charts) > 1))
     if moved.surfaces:
         found.append(Figures(tuple(effect_charts.surface(one, k) for k, one in enumerate(moved.surfaces)), "half"))
-    if moved.others:
-        found.append(aside(f"{count(moved.others, 'term')} of less importance: no picture here."))
     return tuple(found)
 
 
@@ -185,8 +191,9 @@ def _dependence(moved: Dependence, facts: Facts) -> tuple[Block, ...]:
         "Combinations that never occur are averaged over too."
     )
     figures = [effect_charts.curve(curve, k, moved, span, unit) for k, curve in enumerate(moved.curves)]
-    more = aside(f"{count(moved.others, 'feature')} of less influence on the mean: no curve here.")
-    return (lead, Figures(tuple(figures), "small"), *([more] if moved.others else []))
+    more = aside(f"Of less influence on the mean, without a curve here: {', '.join(moved.others)}.")
+    scales = len(figures) > 1
+    return (lead, Figures(tuple(figures), "small", scales=scales), *([more] if moved.others else []))
 
 
 def _model(facts: Facts) -> tuple[Block, ...]:
@@ -254,7 +261,9 @@ def _data(facts: Facts) -> tuple[Block, ...]:
         columns if len(judged.every) <= MANY_COLUMNS else Folded(f"All {len(judged.every)} columns", (columns,))
     )
     target = _classes(facts) if judged.classes else Figures((_numbers(facts),), "wide")
-    return Paragraphs((said + part,)), target, column_table
+    suspicious = suspects(judged)
+    noticed = (Paragraphs(suspicious, "caution"),) if suspicious else ()
+    return Paragraphs((said + part,)), *noticed, target, column_table
 
 
 def _gaps(gone: int, cells: int) -> str:

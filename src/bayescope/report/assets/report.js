@@ -63,6 +63,18 @@ const bayescope = (() => {
 
   const drawAll = () => charts.forEach(draw);
 
+  // Each effect has a scale of its own, until all are to have one.
+  for (const box of document.querySelectorAll(".one-scale")) {
+    box.closest(".live").hidden = false;
+    box.addEventListener("change", () => {
+      for (const name of box.dataset.figures.split(" ")) {
+        const { meta } = figures[name].layout;
+        figures[name].layout[meta.axis].range = box.checked ? meta.common : meta.own;
+        draw(charts.find((each) => each.dataset.figure === name));
+      }
+    });
+  }
+
   // The theme: the system's until somebody chooses.
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : dark.matches);
