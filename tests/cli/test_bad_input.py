@@ -30,6 +30,10 @@ TABLES = {
     "no header": (CSV.split("\n", 1)[1].replace("sick", "1").replace("well", "0"), "the first row looks like data"),
     "short row": (CSV + "41,50.0,1.0\n", "line 42: expected 6 cells, as in the header, got 3"),
     "long row": (CSV + "41,50.0,1.0,red,1,sick,9\n", "line 42: expected 6 cells, as in the header, got 7"),
+    "several rows": (
+        CSV + "41,50.0\n42,1,2,red,3,sick\n43\n44\n",
+        "line 42: expected 6 cells, as in the header, got 2; so are 2 more lines: 44, 45. Mend",
+    ),
     "open quote": (CSV + '41,50.0,1.0,"red,1,sick\n', "line 42"),
     "open quote above": (
         CSV + '41,50.0,"1.0,red,1,sick\n' + "42,50.0,1.0,red,1,sick\n" * 3,

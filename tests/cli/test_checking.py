@@ -11,6 +11,7 @@ from bayescope.cli.findings import flag, shell_word
 from bayescope.cli.suspicious import code, leak, multiples, row_number, stand_in
 from bayescope.cli.target import Target
 from tests.cli.tables import mixed, refused, run, written
+from tests.test_prose import ROOT, blocks
 
 ROWS = 120
 
@@ -204,3 +205,11 @@ def test_numbers_of_rows_and_numbers_for_missing_values():
     assert stand_in("x", np.append(normal * 600, [-999, -999])) is None
     assert not stand_in("x", np.append(normal, [99, 99])).suggested
     assert [each.values for each in multiples({"a": normal, "b": 3 - 2 * normal, "c": normal**2})] == [("b",)]
+
+
+def test_the_page_shows_what_the_command_says(tmp_path, monkeypatch):
+    page = ROOT / "docs" / "any_table.md"
+    table, command, *_ = blocks(page)
+    monkeypatch.chdir(tmp_path)
+    exec(table.code, {})
+    assert run(*shlex.split(command.code)[2:]).stdout.rstrip() == command.shown.rstrip()

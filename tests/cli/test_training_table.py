@@ -115,7 +115,7 @@ BAD = {
     "dates": (
         many(lambda row: f"2024-01-{row % 28 + 1:02}"),
         {},
-        "column 'x': expected numbers or labels, got dates such as '2024-01-01' in line 2. Turn it into numbers",
+        "column 'x': expected numbers or labels, got dates such as '2024-01-01' in line 2. Turn it into its parts",
     ),
     "times": (many(lambda row: f"{row % 24}:15"), {}, "got dates such as '0:15' in line 2"),
     "code for missing": (

@@ -12,9 +12,10 @@ from rich.console import RenderableType
 
 from bayescope.cli.answer import answer, verbatim
 from bayescope.cli.dates import dated, learnt_dates
-from bayescope.cli.findings import Finding, collected, flag, shell_word
+from bayescope.cli.findings import Finding, flag, shell_word
 from bayescope.cli.header import listed
 from bayescope.cli.opening import STANDARD, open_source
+from bayescope.cli.problems import collected
 from bayescope.cli.source import Source
 from bayescope.cli.suspicious import (
     code,
@@ -38,8 +39,10 @@ from bayescope_command.app import CheckOptions
 TARGETS = ("target", "y", "label", "class", "outcome", "response")
 # The share of rows that a fit holds out unless an option says otherwise.
 HELD_OUT = 0.2
+# More whole numbers than this, some of which occur once, are rather counts or ratings than classes.
+FEW_CLASSES = 4
 # Options of the suggested command, and how many letters of it stand in a line.
-ORDER = ("--missing", "--decimal", "--dates", "--drop", "--categorical", "--likelihood", "--test-size")
+ORDER = ("--missing", "--decimal", "--dates", "--drop", "--categorical", "--likelihood", "--task", "--test-size")
 WIDTH = 88
 
 
@@ -138,7 +141,11 @@ def _of_target(found: Examined, target: Target) -> Iterator[Finding]:
     with collected(problems):
         held_out_rows(target, HELD_OUT, 0)
     for problem in problems:
-        yield Finding(problem, "--test-size", ("0",), refused=True, suggested=True)
+        if target.reason and len(target.classes) > FEW_CLASSES:
+            text = f"{problem} If {target.name} is a number and no class: --task regression."
+            yield Finding(text, "--task", ("regression",), refused=True, suggested=True)
+        else:
+            yield Finding(problem, "--test-size", ("0",), refused=True, suggested=True)
 
 
 def _written(source: Source, names: Sequence[str]) -> dict[str, list[str]]:
@@ -158,7 +165,7 @@ def _command(options: CheckOptions, target: str, findings: Sequence[Finding]) ->
     path = options.table
     given = {
         "--missing": options.missing or [], "--dates": options.dates or [], "--drop": options.drop or [],
-        "--categorical": options.categorical or [],
+        "--categorical": options.categorical or [], "--task": [options.task] if options.task != "auto" else [],
     }  # fmt: skip
     chosen: dict[str, list[str]] = {option: list(given.get(option, ())) for option in ORDER}
     for each in findings:
@@ -173,7 +180,6 @@ def _command(options: CheckOptions, target: str, findings: Sequence[Finding]) ->
         "--sheet": options.sheet,
     }
     parts += [[flag(option, value)] for option, value in form.items() if value is not None]
-    parts += [[flag("--task", options.task)]] if options.task != "auto" else []
     for option, values in chosen.items():
         if values:
             parts.append([flag(option, *values)])

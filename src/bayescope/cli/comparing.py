@@ -17,9 +17,9 @@ from rich.text import Text
 from bayescope.cli.answer import PIPED_WIDTH, answer, stdout, verbatim
 from bayescope.cli.comparing_models import compare_models
 from bayescope.cli.dates import dated, learnt_dates
-from bayescope.cli.findings import collected, refuse
 from bayescope.cli.models import build, task_of
 from bayescope.cli.opening import open_source
+from bayescope.cli.problems import collected, refuse
 from bayescope.cli.suspicious import constants, twins
 from bayescope.cli.text_format import TextFormat
 from bayescope.cli.training_table import Roles, TrainingTable, read_training_table

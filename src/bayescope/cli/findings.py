@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import final
 
@@ -14,7 +12,6 @@ import pandas as pd
 
 from bayescope.cli.header import LISTED, listed
 from bayescope.cli.source import Source, place_of
-from bayescope.errors import InputError
 from bayescope.tables.columns import Kind
 from bayescope.tables.suspicion import LABELS, SHARE, hardly_recur, is_number, mostly_numbers
 
@@ -51,39 +48,6 @@ class Finding:
     def flag(self) -> str:
         """The option with its values, to be pasted; empty where there is none."""
         return flag(self.option, *self.values) if self.option else ""
-
-
-@final
-class TableProblems(InputError):
-    """Several things are wrong with a table; each is a message of its own.
-
-    Attributes:
-        problems: the messages.
-    """
-
-    def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__(" ".join(problems))
-        self.problems = tuple(problems)
-
-
-def refuse(problems: Sequence[str]) -> None:
-    """Raises what is wrong, if anything is, each thing once.
-
-    Raises:
-        InputError: with all messages.
-    """
-    problems = [*dict.fromkeys(problems)]
-    if problems:
-        raise InputError(problems[0]) if len(problems) == 1 else TableProblems(problems)
-
-
-@contextmanager
-def collected(problems: list[str]) -> Iterator[None]:
-    """A stretch whose complaint about an input joins others."""
-    try:
-        yield
-    except InputError as error:
-        problems += getattr(error, "problems", (str(error),))
 
 
 def flag(option: str, *values: str) -> str:

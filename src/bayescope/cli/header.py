@@ -8,6 +8,7 @@ from difflib import get_close_matches
 
 import pandas as pd
 
+from bayescope.cli.problems import refuse
 from bayescope.cli.text_format import spelled
 from bayescope.errors import InputError
 
@@ -48,14 +49,16 @@ def check_header(name: str, header: Sequence[str], separator: str | None = None)
             "like data. Put a line of names above it."
         )
     unnamed = [str(place) for place, title in enumerate(header, 1) if not title.strip()]
+    problems = []
     if unnamed:
-        raise InputError(
+        problems.append(
             f"{name}: expected a name for every column, got none for column {', '.join(unnamed[:LISTED])}. "
             "Name it, or drop it if it is a row index (pandas: to_csv(index=False))."
         )
-    twice = sorted(title for title, times in Counter(header).items() if times > 1)
+    twice = sorted(title for title, times in Counter(header).items() if times > 1 and title.strip())
     if twice:
-        raise InputError(f"{name}: expected each column name once, got {listed(twice)} more than once. Rename or drop.")
+        problems.append(f"{name}: expected each column name once, got {listed(twice)} more than once. Rename or drop.")
+    refuse(problems)
 
 
 def find(option: str, name: str, wanted: str, header: Sequence[str]) -> str:

@@ -129,9 +129,9 @@ def _from_stream(name: str, stream: IO[bytes], missing: Sequence[str], again: bo
     # A buffered reader over the raw bytes, of which the first were read.
     whole = io.BufferedReader(_Rejoined(head, stream))
     if not again:
-        return _of_text(name, lambda: whole, head, missing, form, once=True)  # type: ignore[return-value]
+        return _of_text(name, lambda: whole, head, missing, form, once=True)
     with whole:
-        content = _content(name, whole)  # type: ignore[arg-type]
+        content = _content(name, whole)
     return _of_text(name, lambda: io.BytesIO(content), head, missing, form)
 
 
@@ -152,7 +152,7 @@ class _Rejoined(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """How many bytes were put into the buffer; 0 at the end."""
-        return self._head.readinto(buffer) or self._rest.readinto(buffer)  # type: ignore[attr-defined, no-any-return]
+        return self._head.readinto(buffer) or self._rest.readinto(buffer)  # type: ignore[attr-defined]
 
     def close(self) -> None:
         self._rest.close()

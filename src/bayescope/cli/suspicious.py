@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 from sklearn.isotonic import isotonic_regression
-from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
+from sklearn.model_selection import KFold, cross_val_predict
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from bayescope.cli.findings import Finding, flag
@@ -32,6 +32,8 @@ LEAK_ROWS, FOLDS, LEFT = 2_000, 5, 0.01
 LEAVES = 128
 # Labels that say that there is no value, beside those without a letter or digit.
 UNKNOWN = ("unknown", "missing", "not available", "not known", "n.a.", "none")
+# Columns of numbers of which each is compared with each, and how close to 1 the correlation of equal ones is.
+MOST_COMPARED, SAME = 2_000, 1e-8
 # A column is called mostly missing from this share on.
 MOSTLY = 0.5
 
@@ -68,17 +70,20 @@ def twins(columns: Mapping[str, np.ndarray], kinds: Mapping[str, Kind]) -> Itera
 
 def multiples(columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:
     """Columns of numbers that are a linear function of an earlier one, as in another unit."""
-    seen: dict[bytes, str] = {}
-    for name, values in columns.items():
-        if not np.isfinite(values).all() or len(values) < LEAST_ROWS or len(np.unique(values)) < 3:
-            continue
-        scaled = (values - values.mean()) / values.std()
-        key = np.round(scaled * np.sign(scaled[np.abs(scaled).argmax()]), 9) + 0.0
-        twin = seen.setdefault(key.tobytes(), name)
-        if twin != name:
+    names = [
+        name
+        for name, values in columns.items()
+        if len(values) >= LEAST_ROWS and np.isfinite(values).all() and len(np.unique(values)) > 2
+    ]
+    if not 2 <= len(names) <= MOST_COMPARED:
+        return
+    correlations = np.abs(np.corrcoef([columns[name] for name in names]))
+    for place, name in enumerate(names):
+        same = np.flatnonzero(correlations[place, :place] > 1 - SAME)
+        if len(same):
             yield Finding(
-                f"column {name!r}: is {twin!r} in another unit (their correlation is ±1). One of them is enough: "
-                f"{flag('--drop', name)}.",
+                f"column {name!r}: is {names[same[0]]!r} in another unit (their correlation is ±1). One of them is "
+                f"enough: {flag('--drop', name)}.",
                 "--drop",
                 (name,),
                 suggested=True,
@@ -126,7 +131,8 @@ def code(name: str, values: np.ndarray, cells: Sequence[str], target: Target) ->
     if not few or (found % 1 != 0).any():
         return None
     what = f"column {name!r}: has {len(found)} different whole numbers, {listed(found.astype(int).tolist())}"
-    if _out_of_order(values[present], _outcomes(target)[present]):
+    outcomes = _outcomes(target)
+    if outcomes is not None and _out_of_order(values[present], outcomes[present]):
         return Finding(
             f"{what}, and the target does not follow their order, so that they are probably codes. Take them for "
             f"labels: {flag(*_pair(option))}.",
@@ -230,9 +236,7 @@ def leak(name: str, values: np.ndarray, kind: Kind, target: Target) -> Finding |
     first = _left(column[::2], y[::2], column[1::2], y[1::2], classes=classes)
     if first > 5 * LEFT:
         return None
-    if classes and np.unique(y, return_counts=True)[1].min() < FOLDS:
-        return None
-    folds: Any = (StratifiedKFold if classes else KFold)(FOLDS, shuffle=True, random_state=0)
+    folds = KFold(FOLDS, shuffle=True, random_state=0)
     found = cross_val_predict(_tree(len(y), classes=classes), column, y, cv=folds)
     if _unexplained(y, found, classes=classes) > LEFT:
         return None
@@ -266,26 +270,25 @@ def _unexplained(truth: np.ndarray, found: np.ndarray, *, classes: bool) -> floa
     return float(np.mean((truth - found) ** 2) / variance) if variance > 0 else 1.0
 
 
-def _outcomes(target: Target) -> np.ndarray:
-    """Numbers that a mean can be taken of, shape (N, D): the target, or a column for each class but the last."""
-    if target.task == "regression":
-        return target.values[:, None].astype(np.float64)
-    return (target.values[:, None] == np.unique(target.values)[None, :-1]).astype(np.float64)
+def _outcomes(target: Target) -> np.ndarray | None:
+    """Numbers whose mean an order of a feature would move one way, shape (N,); classes that are words have no such."""
+    if target.values.dtype.kind in "iuf":
+        return target.values.astype(np.float64)
+    classes = np.unique(target.values)
+    return (target.values == classes[0]).astype(np.float64) if len(classes) == 2 else None
 
 
-def _out_of_order(values: np.ndarray, outcomes: np.ndarray) -> bool:
-    """Whether means of outcomes by value beat the best monotone function of the value, by BIC."""
+def _out_of_order(values: np.ndarray, y: np.ndarray) -> bool:
+    """Whether means of y by value beat the best monotone function of the value, by BIC."""
     found, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    gain = 0.0
-    for y in outcomes.T:
-        means = np.bincount(place, y) / counts
-        within = float(((y - means[place]) ** 2).sum())
-        beside = min(
-            float((counts * (means - isotonic_regression(means, sample_weight=counts, increasing=up)) ** 2).sum())
-            for up in (True, False)
-        )
-        gain += len(y) * np.log1p(beside / max(within, 1e-12 * max(1.0, float((y**2).sum()))))
-    return gain > (len(found) - 2) * outcomes.shape[1] * np.log(len(values))
+    means = np.bincount(place, y) / counts
+    within = float(((y - means[place]) ** 2).sum())
+    beside = min(
+        float((counts * (means - isotonic_regression(means, sample_weight=counts, increasing=up)) ** 2).sum())
+        for up in (True, False)
+    )
+    gain = len(y) * np.log1p(beside / max(within, 1e-12 * float((y**2).sum()), 1e-300))
+    return bool(gain > (len(found) - 2) * np.log(len(y)))
 
 
 def _pair(option: tuple[str, tuple[str, ...]]) -> tuple[str, ...]:

@@ -285,12 +285,12 @@ class Records:
 
     def _check_widths(self, lines: Sequence[str]) -> None:
         expected = len(self.header) - 1
-        for place, line in enumerate(lines, 1):
-            found = line.count(self._spelling.separator)
-            if found != expected and line != "\n":
-                self._refuse_width(place, found + 1)
+        counts = [line.count(self._spelling.separator) for line in lines]
+        wrong = [place for place, found in enumerate(counts) if found != expected and lines[place] != "\n"]
+        if wrong:
+            self._refuse_width(wrong[0] + 1, counts[wrong[0]] + 1, others=[self._line + 1 + each for each in wrong[1:]])
 
-    def _refuse_width(self, place: int, found: int, *, end: int | None = None) -> NoReturn:
+    def _refuse_width(self, place: int, found: int, *, end: int | None = None, others: Sequence[int] = ()) -> NoReturn:
         where = (
             f"{self._name}: line {self._line + place}: expected {len(self.header)} cells, as in the header, got {found}"
         )
@@ -298,7 +298,8 @@ class Records:
             raise InputError(
                 f"{where} up to line {self._line + end}. Close the quotation mark of a cell, or mend the rest."
             )
-        raise InputError(f"{where}. Mend the line; a cell that holds the separator stands in quotation marks.")
+        more = f"; so are {len(others)} more lines: {listed(others)}" if others else ""
+        raise InputError(f"{where}{more}. Mend the line; a cell that holds the separator stands in quotation marks.")
 
     def _check_characters(self, lines: Sequence[str]) -> None:
         text = "".join(lines)

@@ -138,7 +138,7 @@ def _encoding(head: bytes) -> str:
 
 def _separator(text: str, usual: str, *, whole: bool) -> str:
     """What cuts the most cells from the header, and as many from nearly all other records."""
-    found = {}
+    found: dict[str, int] = {}
     for mark in SEPARATORS:
         widths = [len(record) for record in _records(text, mark, whole=whole)]
         alike = sum(width == widths[0] for width in widths) if widths else 0

@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 from sklearn.model_selection import train_test_split
 
-from bayescope.cli.findings import Finding, collected, feature_problem, refuse
+from bayescope.cli.findings import Finding, feature_problem
 from bayescope.cli.header import find, hint, split_names
+from bayescope.cli.problems import collected, refuse
 from bayescope.cli.source import Block, Source, all_blocks, place_of
 from bayescope.cli.target import ORDERED, Target, check_domain, check_trials
 from bayescope.errors import InputError
