@@ -1,13 +1,7 @@
-"""An order of the features that follows from what their columns hold, whatever the order of the columns.
-
-First weights are drawn for one feature after another. Drawn in this order they stay with a column where columns are
-moved. The order is that of a few moments of each feature, alone, with the targets, and with a number of each row to
-which all features contribute alike. They are rounded: sums over rows in another order differ in their last digits.
-"""
+"""The order in which first weights are drawn: it follows from what the features hold, not from where they stand."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -19,14 +13,11 @@ from bayescope.additive.design import Design
 from bayescope.additive.families import HiddenNets, Points, TermFamily
 from bayescope.additive.terms import Term
 from bayescope.tables.encoding import NO_LEVEL
-
-# Moments are equal where they are in one cell of this width. It is irrational, so that no moment of whole numbers lies
-# between two cells.
-CELL = 1e-6 * math.pi
+from bayescope.tables.order import content_order
 
 
 def feature_ranks(families: Sequence[TermFamily], designs: Sequence[Design], data: Observed) -> dict[int, int]:
-    """The place of each feature in that order, by its position in the table; equal ones are in the table's order.
+    """The place of each feature in an order of their content (`content_order`), by its position in the table.
 
     Args:
         families: of terms of one feature each.
@@ -42,7 +33,8 @@ def feature_ranks(families: Sequence[TermFamily], designs: Sequence[Design], dat
         return torch.stack(parts).sum(0)
 
     def part(rows: slice) -> list[Tensor]:
-        targets = data.targets[rows].to(torch.float64).flatten(1).nan_to_num(0.0, 0.0, 0.0)
+        targets = data.targets[rows].to(torch.float64).reshape(len(data.weights[rows]), -1)
+        targets = torch.where(targets.isfinite(), targets, 0.0)  # an end of an interval may be infinite
         others = torch.cat([targets, shared(rows)], 1) * data.weights[rows][:, None]
         return [design.scattered(others, rows) for design in designs]
 
@@ -52,9 +44,7 @@ def feature_ranks(families: Sequence[TermFamily], designs: Sequence[Design], dat
         moments.append(_moments(table, design.mass, sums / data.total))
     width = max(part.shape[1] for part in moments)
     keys = torch.cat([torch.nn.functional.pad(part, (0, width - part.shape[1])) for part in moments])
-    cells = torch.round(keys / CELL).numpy()
-    order = np.lexsort((features, *cells.T[::-1]))
-    return {features[place]: rank for rank, place in enumerate(order.tolist())}
+    return {features[place]: rank for rank, place in enumerate(content_order(keys.numpy()).tolist())}
 
 
 def _standardised(design: Design) -> Tensor:
