@@ -86,7 +86,7 @@ def linear() -> Case:
     generator = np.random.default_rng(5)
     X = generator.normal(size=(160, 3))
     y = X @ np.array([2.0, -1.0, 0.0]) + 0.5 * generator.normal(size=160) + 30.0
-    return Case(BayesianLinearRegression().fit(X[::2], y[::2]), X[1::2], y[1::2])
+    return Case(BayesianLinearRegression().fit(X[::2], y[::2]), X[1::2], y[1::2], (X[::2], y[::2]))
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,9 @@ from bayescope.errors import BayescopeError, InputError, MissingDependencyError,
 from bayescope.estimators import BayesianLinearRegression, BayesianLogisticRegression
 from bayescope.estimators.additive_reading import AdditiveEstimator
 from bayescope.estimators.base import TableEstimator
+from bayescope.estimators.mlp import MLPEstimator
 from bayescope.estimators.priors import WEAK_INTERCEPT, sparse_prior
+from bayescope.laplace.fit import LaplaceFit
 from bayescope.latent import DrawsLatent
 from bayescope.likelihoods import Likelihood
 from bayescope.linear.evidence import weight_prior
@@ -50,8 +52,8 @@ MIXED = 1.05
 WEIGHED = 4000
 # A direction whose posterior variance the rows change by less than this share is the prior's.
 SEEN = 1e-4
-# A posterior is of other rows if its mode is further than this from theirs, in squared sds for each direction.
-ELSEWHERE = 0.5
+# A posterior is of other rows if its mode is further than this from theirs, in squared standard deviations.
+ELSEWHERE = 1.0
 
 
 @final
@@ -181,9 +183,29 @@ def standing(
 def _obstacle(estimator: TableEstimator) -> str:
     """Why the estimator's posterior has no reference here; empty if it has one."""
     return (
-        f"The posterior of a {type(estimator).__name__} was held against no reference: NUTS takes minutes to hours for "
-        "it. bs.compare has its posteriors side by side."
+        f"The posterior was held against no reference: there is none yet for a {type(estimator).__name__}. bs.compare "
+        "has its posteriors side by side."
     )
+
+
+@_obstacle.register
+def _(estimator: MLPEstimator) -> str:
+    posterior = estimator.posterior_
+    if getattr(estimator, "class_weight", None) is None and estimator._added_by is None and _of_laplace(posterior):
+        return ""
+    return (
+        f"The posterior of this {type(estimator).__name__} was held against no reference, which there is for Laplace's "
+        "posterior of a network, without class weights or an offset: NUTS takes minutes to hours for its weights."
+    )
+
+
+def _of_laplace(posterior: Posterior) -> bool:
+    """Whether it is Laplace's posterior of a network, untempered, of one target."""
+    if not isinstance(posterior, GaussianPosterior) or posterior.record.method != "laplace":
+        return False
+    fit, likelihood = posterior.fit, posterior.likelihood
+    one = likelihood is not None and likelihood.domain.kind != "ordered" and not likelihood.parts
+    return one and isinstance(fit, LaplaceFit) and fit.temperature == 1.0
 
 
 @_obstacle.register(AdditiveEstimator)
@@ -221,6 +243,28 @@ def _(estimator: AdditiveEstimator) -> Tensor:
     assert likelihood is not None
     at = AdditiveHyperparameters(fitted.precisions, estimator.intercept_prior_precision, likelihood)
     return at.diagonal(fitted.model.families)
+
+
+@_prior_diagonal.register
+def _(estimator: MLPEstimator) -> Tensor:
+    posterior: Any = estimator.posterior_
+    diagonal: Tensor = posterior.fit.prior.diagonal(posterior.sizes[0])
+    return diagonal
+
+
+@singledispatch
+def _centred(estimator: Any) -> Tensor:
+    """Which weights have a prior mean of 0, bool (P,)."""
+    return torch.ones(sum(estimator.posterior_.sizes), dtype=torch.bool)
+
+
+@_centred.register
+def _(estimator: AdditiveEstimator) -> Tensor:
+    """All but those of inner layers, whose prior mean is where nets began, and intercepts, which have an origin."""
+    families, model = estimator.additive_.model.families, estimator.additive_.model
+    inner = [torch.tensor([name == "inner" for name in family.layers])[family.layer] for family in families]
+    each = [part.repeat(len(family.terms)) for part, family in zip(inner, families, strict=True)]
+    return ~torch.cat([*each, torch.ones(model.outputs, dtype=torch.bool)])
 
 
 # Function space -------------------------------------------------------------------------------------------------------
@@ -333,7 +377,7 @@ class FunctionSpace:
         """From a fitted estimator and its training rows.
 
         Raises:
-            InputError: if there is not a target for each row.
+            InputError: if there is not a target for each row, or the rows are not those that were fitted.
         """
         posterior: Posterior = estimator.posterior_
         model, likelihood = posterior.function, posterior.likelihood
@@ -350,6 +394,7 @@ class FunctionSpace:
         w = torch.from_numpy(weights)
         # At a mode θ* − m = D⁻¹ Jᵀ ∂ log p/∂f: so much is known of the prior mean m without being told; 0 if linear.
         slope = (likelihood.gradient(constant, targets) * w[:, None]).flatten()
+        _refuse_other_rows(posterior, (slope @ basis - at / scaled) / scaled * _centred(estimator))
         pull = at / scaled if isinstance(estimator, BayesianLogisticRegression) else slope @ basis
         bent = float((likelihood.hessian(constant, targets) * w[:, None, None]).abs().max())
         directions = _directions(basis, max(bent, 1e-3))
@@ -400,7 +445,6 @@ def _measured(
         space = FunctionSpace.of(estimator, training)
         density = space.density
         mode = density.mode(space.start)
-        _refuse_other_rows(posterior, space, mode)
         weighed, pareto_k = None, None
         if isinstance(posterior, GaussianPosterior):
             weighed, pareto_k = _weighed(space, posterior, source)
@@ -411,7 +455,7 @@ def _measured(
             draws, method = weighed, "importance"
         found = Standing(
             method, rows=len(density.weights), directions=density.dim, pareto_k=pareto_k,
-            linearized=isinstance(estimator, AdditiveEstimator),
+            linearized=not isinstance(estimator, BayesianLogisticRegression),
         )  # fmt: skip
         if draws is not None:
             return _compared(estimator, judged, space, draws, found, source)
@@ -429,13 +473,20 @@ def _rows_of(training: TrainingRows) -> int:
     return int(X.shape[0] if hasattr(X, "shape") else len(X))
 
 
-def _refuse_other_rows(posterior: Posterior, space: FunctionSpace, mode: Tensor) -> None:
-    """Refuses training rows whose mode is not that of Laplace's posterior."""
-    if posterior.record.method not in ("laplace", "map"):
+def _refuse_other_rows(posterior: Posterior, gradient: Tensor) -> None:
+    """Refuses training rows whose log joint climbs at the mode of Laplace's posterior, by its Newton decrement.
+
+    Args:
+        posterior: fitted.
+        gradient: of the log joint at its mean by the weights whose prior mean is known, and 0 by others, shape (P,).
+    """
+    if not isinstance(posterior, GaussianPosterior) or posterior.record.method != "laplace":
         return
-    apart = mode - space.start
-    distance = float(apart @ -space.density.hessian(mode) @ apart)
-    if distance > ELSEWHERE * space.density.dim:
+    fit = posterior.fit
+    if isinstance(fit, LaplaceFit) and (fit.gradient is None or float(fit.newton_decrement()) > 0.5):
+        return  # a network that was not trained to its mode
+    distance = float(gradient @ posterior.precision.solve(gradient[:, None])[:, 0])
+    if distance > ELSEWHERE:
         raise InputError(
             "training: expected the rows that the model was fitted to, got others, whose posterior lies "
             f"{distance**0.5:.1f} standard deviations away. Give those rows, or leave training out."

@@ -104,9 +104,10 @@ def report(
         y: what happened, for each row.
         out: the file to write, which ends in .html; one of that name is replaced.
         title: the page's heading, by default the estimator's name and what it predicts.
-        reference: "auto" holds the posterior of a logistic or an additive model against the exact one for its
-            training rows, by NUTS where that takes seconds and by importance sampling elsewhere, and says in one
-            sentence how wrong it is, or why nobody knows; "nuts" insists on NUTS; ``None`` leaves it out.
+        reference: "auto" holds the posterior of a logistic or an additive model, or Laplace's of a network, against
+            the exact one for its training rows (of the linearised model where predictions are linearised), by NUTS
+            where that takes seconds and by importance sampling elsewhere, and says in one sentence how wrong it is, or
+            why nobody knows; "nuts" insists on NUTS; ``None`` leaves it out.
         held_out: whether these rows were kept from the fit. Only the caller knows; the file says it, or that it is
             unknown.
         training: the rows that the estimator was fitted to, (X, y) or (X, y, sample_weight), which ``reference`` needs.

@@ -92,11 +92,29 @@ def test_an_additive_model_of_gaussian_noise_under_the_full_curvature_is_exact(a
     assert found.pareto_k < 0.3
 
 
-def test_other_rows_than_those_that_were_fitted_are_refused(logistic):
-    X, y = logistic.X, logistic.y
+def test_a_network_is_held_against_its_linearisation(linear):
+    """Under the full curvature and Gaussian noise Laplace's posterior is exact there; the last layer alone is, too."""
+    X, y = linear.fitted
+    for posterior, options in (("laplace", {"structure": "full"}), ("last_layer", {"structure": "full"})):
+        model = bs.BayesianMLPRegressor(
+            hidden=(5,), posterior=posterior, posterior_options=options, prior_precision=1.0, random_state=0
+        ).fit(X, y)
+        found = found_for(linear._replace(estimator=model), most=0)
+        assert found.method == "importance", found.reason
+        assert found.mean.largest < 0.02
+        assert found.ratio == pytest.approx(1.0, abs=0.04)
+    ensemble = bs.BayesianMLPRegressor(hidden=(5,), posterior="map", prior_precision=1.0, random_state=0).fit(X, y)
+    assert "which there is for Laplace's posterior" in found_for(linear._replace(estimator=ensemble)).reason
+
+
+@pytest.mark.parametrize("name", ["logistic", "additive_classes"])
+def test_other_rows_than_those_that_were_fitted_are_refused(name, request):
+    case = request.getfixturevalue(name)
+    X, y = case.fitted
     wrong = TrainingRows(X, y.sample(frac=1, random_state=0).to_numpy())
     with pytest.raises(InputError, match="training: expected the rows that the model was fitted to, got others"):
-        standing(logistic.estimator, logistic.judged(), wrong, "auto", 0)
+        standing(case.estimator, case.judged(), wrong, "auto", 0, most=0)
+    assert standing(case.estimator, case.judged(), TrainingRows(X, y), "auto", 0, most=0).rows == len(X)
 
 
 def test_weighted_rows_count_as_often(logistic):
