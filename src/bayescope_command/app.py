@@ -196,7 +196,7 @@ ChunkRows = Annotated[
 SavedModels = Annotated[
     list[Path] | None,
     typer.Argument(
-        metavar="[MODEL MODEL...]",
+        metavar="MODEL",
         help="Two or more files that `bayescope fit` wrote, to be judged on the rows of TABLE; none: fit every "
         "posterior.",
         show_default=False,

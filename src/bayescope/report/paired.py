@@ -12,7 +12,7 @@ import numpy as np
 from bayescope import metrics
 from bayescope.comparison.answers import share_inside
 from bayescope.estimators.base import TableEstimator
-from bayescope.plots.numbers import around, fixed, percent
+from bayescope.plots.numbers import around, count, fixed, percent
 from bayescope.report.judged import WIDE, Judged, Predictions, predictions
 from bayescope.report.statistics import (
     Score,
@@ -258,13 +258,14 @@ def said(score: PairedScore, names: Sequence[str]) -> str:
 
 def headline(score: PairedScore, names: Sequence[str], rows: int) -> str:
     """The answer in a few words, by the score that decides."""
+    these = f"these {count(rows, 'row')}"
     if score.won:
         others = [name for place, name in enumerate(names) if place != score.best]
-        return f"{names[score.best]} predicts these {rows} rows better than {_listed(others)}"
+        return f"{names[score.best]} predicts {these} better than {_listed(others)}"
     if score.behind.any():
         level = [name for place, name in enumerate(names) if place != score.best and not score.behind[place]]
-        return f"{names[score.best]} is ahead, but these {rows} rows do not tell it from {_listed(level)}"
-    return f"These {rows} rows do not tell which model predicts better"
+        return f"{names[score.best]} is ahead, but {these} do not tell it from {_listed(level)}"
+    return f"T{these[1:]} do not tell which model predicts better"
 
 
 def _by(score: PairedScore, place: int) -> str:
