@@ -128,6 +128,18 @@ def compare_models(options: CompareOptions) -> None:
         if out is not None and page_file is not None:
             files.append(write_page(page, page_file))
             files += _written_scores(out, scores, models) if page_file.parent == out else []
+    _answer(judged, models, scores, files, notes, options)
+
+
+def _answer(
+    judged: Judged,
+    models: Sequence[JudgedModel],
+    scores: Sequence[PairedScore],
+    files: Sequence[Path],
+    notes: Sequence[str],
+    options: CompareOptions,
+) -> None:
+    """Prints who is better, the scores and their differences."""
     names = [model.name for model in models]
     facts = {
         "target": judged.target,
@@ -136,10 +148,10 @@ def compare_models(options: CompareOptions) -> None:
         "models": [{"name": model.name, "seen": model.seen} | dict(model.facts) for model in models],
         "scores": _frame(scores, names).to_dict(orient="records"),
         "files": [str(file) for file in files],
-        "notes": notes,
+        "notes": list(notes),
     }
     lines = [*(f"note: {note}" for note in notes), *(f"wrote {file}" for file in files)]
-    if out is None:
+    if options.out is None:
         lines.append("A page with all of it: add --out page.html.")
     answer(
         facts,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal, final
@@ -11,19 +11,19 @@ import numpy as np
 
 from bayescope import metrics
 from bayescope.comparison.answers import share_inside
-from bayescope.estimators.base import TableEstimator
-from bayescope.plots.numbers import around, count, fixed, percent
-from bayescope.report.judged import WIDE, Judged, Predictions, predictions
-from bayescope.report.statistics import (
-    Score,
+from bayescope.comparison.resampling import (
     Statistic,
     bootstrap,
     brier_rows,
     central,
-    class_scores,
     gap_in_bins,
-    number_scores,
+    mean_of,
+    weighted_auroc,
 )
+from bayescope.estimators.base import TableEstimator
+from bayescope.plots.numbers import around, count, fixed, percent
+from bayescope.report.judged import WIDE, Judged, Predictions, predictions
+from bayescope.report.statistics import Score, class_scores, number_scores
 
 # Colours that a reader can tell apart.
 MOST_MODELS = 8
@@ -167,7 +167,7 @@ def paired_scores(models: Sequence[JudgedModel], judged: Judged, random_state: i
     names = [name for name in LABELS if name in own[0] and (comparable or name != "nll")]
 
     def all_of_them(weights: np.ndarray) -> np.ndarray:
-        return np.column_stack([each[name](weights) for each in statistics for name in names])
+        return np.concatenate([each[name](weights) for each in statistics for name in names], axis=1)
 
     drawn = bootstrap(all_of_them, len(judged), random_state).reshape(-1, len(models), len(names))
     return tuple(_paired(name, [each[name] for each in own], drawn[:, :, place]) for place, name in enumerate(names))
@@ -198,45 +198,24 @@ def _paired(name: str, scores: Sequence[Score], drawn: np.ndarray) -> PairedScor
 def _of_classes(judged: Judged, predicted: Predictions) -> Mapping[str, Statistic]:
     probs, y = predicted.mean, judged.y
     classes = [1] if probs.shape[1] == 2 else range(probs.shape[1])
-    areas = [_area(probs[:, k], y == k) for k in classes]
+    areas = [weighted_auroc(probs[:, k], y == k) for k in classes]
     return {
-        "nll": _mean_of(-predicted.log_prob),
-        "brier": _mean_of(brier_rows(probs, y)),
-        "accuracy": _mean_of(probs.argmax(1) == y),
+        "nll": mean_of(-predicted.log_prob),
+        "brier": mean_of(brier_rows(probs, y)),
+        "accuracy": mean_of((probs.argmax(1) == y).astype(np.float64)),
         "ece": gap_in_bins(probs, y),
-        "auroc": lambda weights: np.mean([area(weights) for area in areas], axis=0),
+        "auroc": lambda weights: np.mean([area(weights) for area in areas], axis=0)[:, None],
     }
 
 
 def _of_numbers(judged: Judged, predicted: Predictions) -> Mapping[str, Statistic]:
-    square = _mean_of((judged.y - predicted.mean[:, 0]) ** 2)
+    square = mean_of((judged.y - predicted.mean[:, 0]) ** 2)
     return {
-        "nll": _mean_of(-predicted.log_prob),
-        "crps": _mean_of(predicted.crps),
+        "nll": mean_of(-predicted.log_prob),
+        "crps": mean_of(predicted.crps),
         "rmse": lambda weights: np.sqrt(square(weights)),
-        "coverage": _mean_of(share_inside(predicted.pit_ends, np.array([WIDE]))[:, 0]),
+        "coverage": mean_of(share_inside(predicted.pit_ends, np.array([WIDE]))[:, 0]),
     }
-
-
-def _area(score: np.ndarray, positive: np.ndarray) -> Statistic:
-    """The weighted area under the ROC curve, Σ_u P_u (N_{<u} + ½ N_u)/(P N) over distinct scores u, as a statistic."""
-    order = np.argsort(score, kind="stable")
-    starts = np.flatnonzero(np.concatenate([[True], np.diff(score[order]) > 0]))
-
-    def weighted(weights: np.ndarray) -> np.ndarray:
-        ranked = weights[:, order]
-        up = np.add.reduceat(ranked * positive[order], starts, axis=1)
-        down = np.add.reduceat(ranked * ~positive[order], starts, axis=1)
-        below = np.cumsum(down, axis=1) - 0.5 * down
-        with np.errstate(invalid="ignore"):
-            area: np.ndarray = (up * below).sum(1) / (up.sum(1) * down.sum(1))
-        return area
-
-    return weighted
-
-
-def _mean_of(values: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda weights: weights @ values.astype(np.float64) / len(values)
 
 
 # In words -------------------------------------------------------------------------------------------------------------
