@@ -16,6 +16,7 @@ from bayescope.estimators.base import TableEstimator
 from bayescope.plots import style
 from bayescope.posterior import Posterior
 from bayescope.progress import progress_bar
+from bayescope.report.diagnostics import Diagnostics, diagnostics
 from bayescope.report.judged import Judged, Predictions, predictions
 from bayescope.report.reasons import Explanations, Influence, explanations, influence
 from bayescope.report.reference import Standing, TrainingRows, standing
@@ -146,6 +147,7 @@ class Facts:
         influence: what moves its predictions.
         explanations: of the rows that can be looked at one by one.
         what_if: what the page predicts other rows from, or why it does not.
+        diagnostics: of a sampled posterior, or why there are none; ``None`` where no chains were drawn.
         standing: how wrong the posterior is.
         held_out: whether the rows were kept from the fit, as the caller says; ``None`` if unknown.
         random_state: of everything that was drawn.
@@ -161,6 +163,7 @@ class Facts:
     influence: Influence
     explanations: Explanations
     what_if: Mapping[str, Any] | str
+    diagnostics: Diagnostics | str | None
     standing: Standing
     held_out: bool | None
     random_state: int
@@ -212,6 +215,7 @@ def gathered(
         moved,
         explained,
         other_rows,
+        diagnostics(estimator),
         stands,
         held_out,
         random_state,

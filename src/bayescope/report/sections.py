@@ -29,6 +29,7 @@ from bayescope.report.blocks import (
     aside,
 )
 from bayescope.report.decisions import decisions
+from bayescope.report.diagnostics import diagnostics_blocks
 from bayescope.report.explorer import explorer
 from bayescope.report.facts import Facts
 from bayescope.report.figures import axis, bars, layout, rounded, table
@@ -72,6 +73,7 @@ def sections(facts: Facts) -> tuple[Section, ...]:
         Section("effects", "What moves its predictions", _effects(facts), "Effects"),
         Section("whatif", "What if", _what_if(facts), "What if"),
         Section("data", "The data", _data(facts), "Data"),
+        *_diagnostics(facts),
         Section("posteriors", "How wrong is this posterior?", standing_blocks(facts), "Posterior"),
         Section("model", "The model", _model(facts), "Model"),
         Section("reproduce", "How to get this again", _reproduction(facts), "Reproduce"),
@@ -131,6 +133,12 @@ def _effects(facts: Facts) -> tuple[Block, ...]:
             return lead, *(Folded(f"Weights for {name}", (one,)) for name, one in names)
         case Dependence() as moved:
             return _dependence(moved, facts)
+
+
+def _diagnostics(facts: Facts) -> tuple[Section, ...]:
+    if facts.diagnostics is None:
+        return ()
+    return (Section("diagnostics", "Has the sampler settled?", diagnostics_blocks(facts.diagnostics), "Sampler"),)
 
 
 def _what_if(facts: Facts) -> tuple[Block, ...]:
