@@ -64,7 +64,7 @@ def test_hostile_names_are_shown_as_they_are(visit):
     page = visit("additive_numbers").page
     shown = page.locator("#effects figure h3").all_text_contents()
     assert any("{{ 7 * 7 }} & %{x}" in title for title in shown)
-    ticks = page.locator("#effects .xtick text").all_text_contents()
+    ticks = page.locator("#effects .ytick text").all_text_contents()
     assert any(tick.startswith(HOSTILE_LABEL[:8]) for tick in ticks)
 
 

@@ -66,8 +66,8 @@ def diagnostics(estimator: TableEstimator) -> Diagnostics | str | None:
     if posterior.prediction_r_hat is not None and posterior.prediction_effective_draws is not None:
         return (
             "The weights of a network mean nothing one by one. Of its predictions at some rows the largest R-hat is "
-            f"{fixed(float(posterior.prediction_r_hat.max()), 3)} (limit {R_HAT_LIMIT}), the fewest effective draws are "
-            f"{plain(float(posterior.prediction_effective_draws.min()), 3)} (limit {EFFECTIVE_DRAWS_LIMIT})."
+            f"{fixed(float(posterior.prediction_r_hat.max()), 3)} (limit {R_HAT_LIMIT}), the fewest effective "
+            f"draws are {plain(float(posterior.prediction_effective_draws.min()), 3)} (limit {EFFECTIVE_DRAWS_LIMIT})."
         )
     try:
         arviz = checks.optional_package("arviz", extra="nuts")
@@ -103,8 +103,8 @@ def diagnostics_blocks(found: Diagnostics | str) -> tuple[Block, ...]:
     bad = int(found.unsettled.sum())
     said = (
         f"{count(chains, 'chain')} of {count(draws, 'draw')}: the largest R-hat of {count(weights, 'weight')} is "
-        f"{fixed(float(found.r_hat.max()), 3)} (limit {R_HAT_LIMIT}), the fewest effective draws are "
-        f"{plain(float(min(found.bulk.min(), found.tail.min())), 3)} (limit {EFFECTIVE_DRAWS_LIMIT})."
+        f"{fixed(float(found.r_hat.max()), 3)} (limit {R_HAT_LIMIT}), the fewest effective "
+        f"draws are {plain(float(min(found.bulk.min(), found.tail.min())), 3)} (limit {EFFECTIVE_DRAWS_LIMIT})."
     )
     if bad:
         said += f" {count(bad, 'weight')} of {weights} have not settled: raise tune and draws."
