@@ -29,8 +29,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 FENCE = re.compile(r"^```(python|console)\n(.*?)^```$(?:\n\n?```text\n(.*?)^```$)?", flags=re.DOTALL | re.MULTILINE)
 NUMBER = re.compile(r"[-−+]?(?:\d[\d,]*)(?:\.\d*)?(?:e[-+]?\d+)?|[-−+]?\.\d+")
-# What samples or draws for long is not run, and tested elsewhere: here its options are read.
-SLOW = {"compare", "gallery"}
+# What samples or draws for long, or serves until Ctrl-C, is not run, and tested elsewhere: here its options are read.
+SLOW = {"compare", "explore", "gallery"}
 
 
 class Block(NamedTuple):

@@ -49,7 +49,7 @@ def main() -> None:
         page = browser.new_page(viewport=SIZE, reduced_motion="reduce")
         for name, (kind, preset) in PICTURES.items():
             with Image.open(BytesIO(take(page, server.url, kind, preset))) as picture:
-                small = picture.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+                small = picture.convert("RGB").quantize(COLOURS, Image.Quantize.MEDIANCUT)
             small.save(IMAGES / f"{name}.png", optimize=True)
         browser.close()
         server.shutdown()

@@ -82,7 +82,11 @@
   async function send() {
     if (running) running.control.abort();
     const mine = running = { control: new AbortController(), begun: performance.now(), first: false };
-    const slow = setTimeout(() => { if (mine === running && !mine.first) document.body.classList.add("stale"); }, WAIT);
+    const slow = setTimeout(() => {
+      if (mine !== running || mine.first) return;
+      document.body.classList.add("stale");
+      say("computing");
+    }, WAIT);
     try {
       await post({ ask: "answer", ...question() }, (part) => { if (mine === running) take(part, mine); }, mine.control.signal);
     } catch (error) {
@@ -149,7 +153,7 @@
   function drawScene() {
     get("scene").setAttribute("viewBox", narrow.matches ? "0 0 400 380" : "0 0 640 470");
     const density = state.kind === "density" && answer.density;
-    const view = density ? [state.view[0], [0, 1.08 * Math.max(...density.p)]] : state.view;
+    const view = density ? [state.view[0], [0, tallest(density)]] : state.view;
     const focused = document.activeElement?.dataset?.place;
     plot = frame(get("scene"), view[0], view[1], { yTicks: state.kind !== "density" });
     if (answer.surface && state.kind === "classes") {
@@ -173,6 +177,12 @@
       numbers: [["accent line", "mean of f, 95 % of f (dark), of y (light)"], ["muted line", answer.functions?.why || "functions drawn from the posterior"]],
       density: (density?.fits || []).map((fit) => [`${TONES[fit.name]} line`, fit.title]),
     }[state.kind]);
+  }
+
+  // The height of a picture of p in which its approximations are whole, unless they are much higher than p.
+  function tallest({ p, fits }) {
+    const top = Math.max(...p);
+    return 1.06 * Math.min(1.9 * top, Math.max(top, ...fits.flatMap((fit) => fit.q)));
   }
 
   const TONES = { laplace: "class0", transformed: "class0 dashed", seeking: "class1", covering: "class2" };
@@ -595,6 +605,7 @@
     chosen = null;
     past = [];
     answer = {};
+    say("computing");
     get("preset").replaceChildren(
       new Option("your own", "", false, false),
       ...facts.presets.filter((each) => each.state.kind === state.kind).map((each) => new Option(each.title, each.name, false, each === preset)),
