@@ -110,6 +110,10 @@ def test_functions_marginals_and_evidence_are_the_posteriors():
     assert len(found["functions"]["lines"]) == len(f)
 
 
+def test_while_a_point_moves_only_what_is_quick_is_answered():
+    assert list(parts(classes(moving=True, reference=True))) == ["surface", "functions", "weights"]
+
+
 def test_nuts_is_the_reference(monkeypatch):
     pytest.importorskip("nutpie", reason="pip install 'bayescope[nuts]' brings nutpie")
     monkeypatch.setitem(tables.LINEAR_OPTIONS, "nuts", {"draws": 200, "tune": 100, "chains": 2})

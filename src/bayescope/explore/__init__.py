@@ -46,7 +46,7 @@ def answer(question: Question) -> Iterator[Mapping[str, Any]]:
     elif isinstance(task, DensityTask):
         yield from density_answers(task)
     else:
-        yield from answers(task, reference=bool(question.get("reference")))
+        yield from answers(task, moving=bool(question.get("moving")), reference=bool(question.get("reference")))
 
 
 def _reasons() -> Mapping[str, Mapping[str, str | None]]:

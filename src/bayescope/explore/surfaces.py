@@ -29,11 +29,12 @@ MANY, FEW = np.logspace(-3, 3, 25), np.logspace(-3, 2, 9)
 LEVEL = 0.95
 
 
-def answers(task: Task, *, reference: bool = False) -> Iterator[Part]:
+def answers(task: Task, *, moving: bool = False, reference: bool = False) -> Iterator[Part]:
     """The parts of an answer, in the order in which they are known.
 
     Args:
         task: what is asked.
+        moving: whether a point or a slider is on its way, and only what is quick is asked.
         reference: whether the marginal posteriors by NUTS are asked for beside those of a linear model.
     """
     fit = fitted(task)
@@ -43,6 +44,8 @@ def answers(task: Task, *, reference: bool = False) -> Iterator[Part]:
         yield _effects(task, fit)
     if task.is_linear:
         yield _weights(task, fit)
+    if moving:
+        return
     yield from _evidence(task)
     if task.is_linear and reference and why_not(task.model, "nuts") is None:
         yield _reference(task, fit)

@@ -48,6 +48,8 @@
   let past = [];
   let plot = null;
   let running = null, waiting = null;
+  // Whether a point or a slider is on its way: then only what is quick is asked, and the rest when it has come to rest.
+  let moving = false;
   const count = (what) => { document.body.dataset[what] = Number(document.body.dataset[what] || 0) + 1; };
 
   // --- asking --------------------------------------------------------------------------------------------------------
@@ -67,9 +69,7 @@
   }
 
   function question() {
-    const asked = { ...state, reference: get("reference").checked };
-    delete asked.title;
-    return asked;
+    return { ...state, moving, reference: get("reference").checked };
   }
 
   // Asks about the present state; a newer question ends an older one, once that has shown its first part or is slow.
@@ -81,7 +81,7 @@
 
   async function send() {
     if (running) running.control.abort();
-    const mine = running = { control: new AbortController(), begun: performance.now(), first: false };
+    const mine = running = { control: new AbortController(), begun: performance.now(), first: false, moving };
     const slow = setTimeout(() => {
       if (mine !== running || mine.first) return;
       document.body.classList.add("stale");
@@ -107,7 +107,7 @@
     if (part.part === "end") {
       get("bar").hidden = true;
       if (!mine.refused) say(`${state.kind === "density" ? "" : `${state.points.length} points · `}first answer after ${Math.round(mine.took)} ms`);
-      count("answered");
+      if (!mine.moving) count("answered");
       return;
     }
     if (part.part === "overtaken") return;
@@ -115,7 +115,7 @@
       mine.first = true;
       mine.took = performance.now() - mine.begun;
       document.body.classList.remove("stale");
-      answer = {};
+      answer = moving ? { evidence: answer.evidence } : {};
       get("bar").hidden = true;
       if (waiting !== null) { clearTimeout(waiting); waiting = null; ask(); }
     }
@@ -212,6 +212,12 @@
     });
   }
 
+  function rest() {
+    if (!moving) return;
+    moving = false;
+    ask();
+  }
+
   function remember() {
     past.push(JSON.stringify(state.points));
     if (past.length > 200) past.shift();
@@ -278,14 +284,15 @@
     svg.addEventListener("pointermove", (event) => {
       if (!drag || drag.id !== event.pointerId) return;
       const { at } = pointed(plot, event);
-      if (drag.start) { moveStart(at[0]); return; }
+      if (drag.start) { moving = true; moveStart(at[0]); return; }
       if (!drag.moved && Math.hypot(event.clientX - drag.from[0], event.clientY - drag.from[1]) < 3) return;
       if (!drag.moved) remember();
-      drag.moved = true;
+      drag.moved = moving = true;
       movePoint(drag.place, at);
     });
     const drop = (event) => {
       if (drag && drag.id === event.pointerId) {
+        rest();
         if (!drag.start) { drawScene(); focusOn(drag.place); }
         setTimeout(() => { drag = null; });
       }
@@ -509,9 +516,11 @@
     input.addEventListener("input", () => {
       owner[key] = logarithmic ? Number((10 ** Number(input.value)).toPrecision(digits)) : Number(input.value);
       tell();
+      moving = true;
       changed("quiet");
       if (key === "prior_precision") drawEvidence();
     });
+    input.addEventListener("change", rest);
     head.append(title, shown);
     label.append(head, input);
     holder.append(label);
