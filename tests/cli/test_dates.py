@@ -96,6 +96,9 @@ def test_the_saved_model_does_the_same_for_new_rows(tmp_path, name):
     facts = run("fit", table, *given, "--out", model, "--json")
     assert facts.exit_code == 0, facts.output
     assert json.loads(facts.stdout)["features"] == 4
+    described = [line.split() for line in run("info", model).stdout.splitlines()]
+    assert ["sold", "on", "dates", "as", "%m/%d/%Y" if name == "t.csv" else "ISO8601"] in described
+    assert not [words for words in described if words[:4] == ["sold", "on", "month", "numbers"]]
     assert list(bs.load(model).feature_names_in_) == ["sold on days", "sold on month", "sold on weekday", "size"]
     new = frame[3:8] if name == "t.parquet" else frame[3:8][frame["sold on"][3:8].str[3:5] < "13"]
     out = tmp_path / "p.csv"

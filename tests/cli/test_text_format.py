@@ -1,7 +1,5 @@
 """Separators, decimal commas and encodings: the table is the same, however it is written, and guesses are told."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -51,19 +49,6 @@ def test_a_table_is_the_same_however_it_is_written(tmp_path, content, told):
         if told is None
         else (f"{source.name} was taken for text {told}; --sep, --decimal and --encoding decide otherwise",)
     )
-
-
-@pytest.mark.parametrize("again", [False, True])
-def test_pipes_are_recognised_too(monkeypatch, again):
-    import io
-    import sys
-
-    content = FORMS["tabs and commas"][0]
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-    source = open_source(Path("-"), again=again)
-    (block,) = source.blocks(1000)
-    np.testing.assert_array_equal(block.read({"age": "numeric"})["age"], FRAME["age"])
-    assert "with decimal commas" in source.notes[0]
 
 
 @pytest.mark.parametrize("decimal", [".", ","])
@@ -144,5 +129,9 @@ def test_fit_and_predict_tell_their_guess_in_one_line_and_agree(tmp_path):
         told = "with decimal commas, in cp1252; --sep, --decimal and --encoding decide otherwise"
         assert [told in fitted.stdout, told in predicted.stdout] == [table is odd, new is odd]
         files.append(out.read_bytes())
+        piped = run("predict", model, "-", "--out", "-", stdin=new.read_bytes())
+        assert (piped.stdout.encode(), told in piped.stderr) == (files[-1], new is odd)
+        checked = run("check", "-", "--target", "cost", stdin=new.read_bytes())
+        assert (checked.exit_code, told in checked.stdout) == (0, new is odd)
     assert files[0] == files[1]
     assert len(pd.read_csv(tmp_path / "odd.out.csv")) == 70

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -95,6 +96,27 @@ def feature_problem(
     def at(label: str) -> str:
         return f"{label!r} in {place_of(source, int(places[int(np.argmax(values == label))]))}"
 
+    return _no_labels(name, found, at) or (
+        Finding(
+            f"{where}: expected labels that recur, got {len(found)} different ones in {len(present)} rows, such as "
+            f"{listed(found[:LISTED])}. Leave it out: {flag('--drop', name)}; or keep it with "
+            f"{flag('--categorical', name)}.",
+            *drop,
+        )
+        if hardly_recur(len(found), len(present))
+        else None
+    )
+
+
+def _no_labels(name: str, found: Sequence[str], at: Callable[[str], str]) -> Finding | None:
+    """Why cells that are no numbers are no labels either: dates, and numbers with a word or another decimal mark.
+
+    Args:
+        name: of the column.
+        found: its different cells.
+        at: says where the first of some cells stands.
+    """
+    where, drop = f"column {name!r}", ("--drop", (name,), True, True)
     dates = [label for label in found if DATE.fullmatch(label)]
     if len(dates) >= SHARE * len(found):
         days = not any(map(TIME.fullmatch, dates))
@@ -133,12 +155,5 @@ def feature_problem(
             (",",),
             refused=True,
             suggested=True,
-        )
-    if hardly_recur(len(found), len(present)):
-        return Finding(
-            f"{where}: expected labels that recur, got {len(found)} different ones in {len(present)} rows, such as "
-            f"{listed(found[:LISTED])}. Leave it out: {flag('--drop', name)}; or keep it with "
-            f"{flag('--categorical', name)}.",
-            *drop,
         )
     return None

@@ -143,7 +143,10 @@ def _lines(facts: dict[str, Any], table: FittedTable | None) -> list[RenderableT
 def _columns(table: FittedTable) -> Table:
     """The columns that a table to predict has to have."""
     columns = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    for name, kind in table.kinds.items():
+    parts = {f"{name} {part}" for name, (_, *parts) in table.dates.items() for part in parts}
+    for name, (form, *_) in table.dates.items():
+        columns.add_row(verbatim(f"  {name}"), verbatim(f"dates as {form}"))
+    for name, kind in [(name, kind) for name, kind in table.kinds.items() if name not in parts]:
         labels = table.labels.get(name)
         holds = "numbers" if kind == "numeric" else f"labels: {listed(labels or [])}"
         columns.add_row(verbatim(f"  {name}"), verbatim(holds))
