@@ -36,3 +36,12 @@ def test_more_columns_than_are_read_in_seconds_are_refused():
     check_header("t.csv", names[1:], ",")
     with pytest.raises(InputError, match=r"t\.csv: expected at most 100,000 columns, got 100,001"):
         check_header("t.csv", names, ",")
+
+
+def test_all_that_is_wrong_with_the_names_is_told():
+    with pytest.raises(InputError) as refusal:
+        check_header("t.csv", ["a", "", "a", " "])
+    assert [message.partition(",")[2][:22] for message in refusal.value.problems] == [
+        " got none for column 2",
+        " got 'a' more than onc",
+    ]

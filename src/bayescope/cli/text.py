@@ -298,7 +298,11 @@ class Records:
             raise InputError(
                 f"{where} up to line {self._line + end}. Close the quotation mark of a cell, or mend the rest."
             )
-        more = f"; so are {len(others)} more lines: {listed(others)}" if others else ""
+        more = (
+            f"; other numbers of cells are also in {'lines' if len(others) > 1 else 'line'} {listed(others)}"
+            if others
+            else ""
+        )
         raise InputError(f"{where}{more}. Mend the line; a cell that holds the separator stands in quotation marks.")
 
     def _check_characters(self, lines: Sequence[str]) -> None:

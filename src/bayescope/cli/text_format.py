@@ -137,13 +137,17 @@ def _encoding(head: bytes) -> str:
 
 
 def _separator(text: str, usual: str, *, whole: bool) -> str:
-    """What cuts the most cells from the header, and as many from nearly all other records."""
+    """What cuts the most cells from the header, and as many from nearly all other records; else from the header."""
     found: dict[str, int] = {}
+    of_header: dict[str, int] = {}
     for mark in SEPARATORS:
         widths = [len(record) for record in _records(text, mark, whole=whole)]
         alike = sum(width == widths[0] for width in widths) if widths else 0
-        if widths and widths[0] > 1 and alike >= ALIKE * len(widths) and (mark != " " or not found):
-            found[mark] = widths[0]
+        if widths and widths[0] > 1 and (mark != " " or not found):
+            of_header |= {mark: widths[0]} if mark != " " else {}
+            found |= {mark: widths[0]} if alike >= ALIKE * len(widths) else {}
+    if not found and usual not in of_header:
+        found = of_header
     return max(found, key=lambda mark: (found[mark], mark == usual), default=usual)
 
 
