@@ -102,7 +102,7 @@ def state_of(problem: AdditiveProblem, outputs: int, *, seed: int = 2) -> Tensor
 
 def hyperparameters(problem: AdditiveProblem, likelihood: Likelihood, *, seed: int = 3) -> AdditiveHyperparameters:
     """Precisions of which no two are the same."""
-    first = first_precisions(problem, inner=0.5, other=2.0)
+    first = first_precisions(problem.families, inner=0.5, other=2.0)
     scaled = tuple(part * torch.exp(0.3 * normal(*part.shape, seed=seed + k)) for k, part in enumerate(first))
     return AdditiveHyperparameters(scaled, 1e-2, likelihood)
 

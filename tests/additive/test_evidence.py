@@ -202,7 +202,7 @@ def test_weights_at_the_priors_mean_tell_nothing_of_its_width() -> None:
 
 def test_precisions_start_by_layer() -> None:
     problem = problem_of([nets(FIRST, SECOND), labels()], table(10), normal(10, 1))
-    of_nets, of_labels = first_precisions(problem, inner=0.3, other=2.0)
+    of_nets, of_labels = first_precisions(problem.families, inner=0.3, other=2.0)
     assert of_nets.tolist() == [[0.3, 2.0]] * 2
     assert of_labels.tolist() == [[2.0]]
     assert of_nets.dtype == torch.float64

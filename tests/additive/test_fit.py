@@ -19,6 +19,7 @@ from bayescope.additive import (
     first_precisions,
     settled,
 )
+from bayescope.additive.selection import Begun
 from bayescope.likelihoods import Bernoulli, Gaussian
 from tests.additive.problems import (
     FIRST,
