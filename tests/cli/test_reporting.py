@@ -5,9 +5,11 @@ import re
 import subprocess
 from html import unescape
 
+import pytest
+
 import bayescope as bs
 from bayescope.cli import Roles, held_out_rows, open_source, read_training_table
-from tests.cli.tables import mixed, run, written
+from tests.cli.tables import mixed, refused, run, written
 
 
 def figures(path):
@@ -104,3 +106,15 @@ def test_of_other_rows_only_the_caller_knows(classes, tmp_path):
     run("report", classes, path, "--out", page, "--held-out")
     assert "These rows were held out" in page.read_text()
     assert page.read_text().startswith("<!")
+
+
+def test_the_fitted_rows_may_be_in_another_table(classes, table, tmp_path):
+    """They are known by their content; the command on the page names their table, too."""
+    pytest.importorskip("nutpie", reason="the reference is NUTS")
+    other, page = written(tmp_path / "other.csv", mixed(30, seed=1)), tmp_path / "r.html"
+    refused(run("report", classes, other, "--out", page, "--training", other), "--training", "table.csv", "72 rows")
+    assert not page.exists()
+    result = run("report", classes, other, "--out", page, "--training", table)
+    assert result.exit_code == 0, result.output
+    assert "on the same 72 training rows, model and prior" in page.read_text()
+    assert f"--training {table}" in command(page.read_text())
