@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -53,6 +54,14 @@ def test_counts_are_those_of_the_confusion_matrix(facts_of, three_classes):
             assert own["positives"] == tp + fn
             assert found["rows"] - own["positives"] - own["false"][at] == tn
             assert own["sums"][at] == pytest.approx(p[p >= at / 100].sum(), abs=1e-3)
+
+
+def test_a_probability_at_the_threshold_is_positive(facts_of, three_classes):
+    told = facts_of(three_classes)
+    p = np.full((len(told.judged), 3), 0.25)
+    own = decisions._counts(told.judged, replace(told.predicted, mean=p), [0])["classes"][0]
+    assert own["true"][25] + own["false"][25] == len(p)
+    assert own["true"][26] + own["false"][26] == 0
 
 
 def _counts(page) -> dict[str, int]:
@@ -116,7 +125,7 @@ def test_rows_are_found_by_words_bounds_and_outcome(visit, facts_of, additive_cl
     assert found.text_content().startswith(f"{wrong.sum()} of")
     button = page.locator("#row-results button").first
     button.click()
-    assert page.locator("#explanation-heading").text_content() == f"Row {button.text_content()} and its reasons"
+    assert page.locator("#explanation-heading").text_content() == f"{button.text_content().capitalize()} and its reasons"
     page.locator("#row-filter").select_option("")
     assert page.locator("#row-results li").count() == 0
 

@@ -49,7 +49,7 @@ def _row(facts: Facts, reasons: Explanations, place: int, most: int) -> dict[str
     judged = facts.judged
     outputs = reasons.parts.shape[2]
     return {
-        "name": _called(judged.row_names.of_row(row)),
+        "name": shorten(judged.row_names.of_row(row), 60),
         "truth": _truth(facts, row),
         "predicted": _prediction(facts, row),
         "interval": _interval(facts, reasons, place),
@@ -194,11 +194,6 @@ def _telling_columns(facts: Facts) -> list[int]:
     order = [names.index(reasons.names[part]) for part in np.argsort(-size) if reasons.names[part] in names]
     order += [place for place in range(len(columns)) if place not in order]
     return order[:MOST_COLUMNS]
-
-
-def _called(name: str) -> str:
-    """The name of a row at the beginning of a heading."""
-    return shorten(f"{name[:1].upper()}{name[1:]}", 60)
 
 
 def _truth(facts: Facts, row: int) -> str:

@@ -93,6 +93,8 @@ const bayescope = (() => {
   // On paper everything is light and as wide as the page.
   paper.addEventListener("change", drawAll);
 
+  const capital = (name) => name.slice(0, 1).toUpperCase() + name.slice(1);
+
   // One row and its reasons.
   const body = document.getElementById("explanation-body");
   let chosen = -1;
@@ -183,7 +185,7 @@ const bayescope = (() => {
 
   function explain(place) {
     const row = explorer.rows[place];
-    document.getElementById("explanation-heading").textContent = `${row.name} and its reasons`;
+    document.getElementById("explanation-heading").textContent = `${capital(row.name)} and its reasons`;
     const told = element("p", `Predicted ${row.predicted}, ${row.interval}. Truth: `, { class: "told" });
     const wrong = row.right === false && explorer.classes.length > 0;
     told.append(element("span", row.truth, wrong ? { class: "wrong" } : {}));
@@ -235,7 +237,7 @@ const bayescope = (() => {
 
   function compare() {
     const button = document.getElementById("keep");
-    button.textContent = kept < 0 ? "Compare with another row" : `Stop comparing with row ${explorer.rows[kept].row}`;
+    button.textContent = kept < 0 ? "Compare with another row" : `Stop comparing with ${explorer.rows[kept].name}`;
     button.setAttribute("aria-pressed", String(kept >= 0));
     comparison.replaceChildren();
     if (kept < 0) return;
@@ -254,7 +256,7 @@ const bayescope = (() => {
     rows.push({ name: explorer.sums ? "together" : "prediction", text: shown(totals[0] - totals[1], largest, true), kind: "total" });
     const ends = [Math.min(0, ...shownLines.map((line) => line.value)), Math.max(0, ...shownLines.map((line) => line.value))];
     const of = explorer.outputs.length > 1 ? ` for ${explorer.outputs[output]}` : "";
-    comparison.append(barTable(`Row ${explorer.rows[chosen].row} less row ${explorer.rows[kept].row}${of}, in ${explorer.unit}: ${shown(totals[0], largest)} less ${shown(totals[1], largest)}`, rows, ends));
+    comparison.append(barTable(`${capital(explorer.rows[chosen].name)} less ${explorer.rows[kept].name}${of}, in ${explorer.unit}: ${shown(totals[0], largest)} less ${shown(totals[1], largest)}`, rows, ends));
   }
 
   // Rows by their numbers, classes and values: words, or columns with bounds, with commas between.
@@ -266,7 +268,7 @@ const bayescope = (() => {
       return at === null ? "missing" : labels ? labels[at] : at;
     };
     const texts = explorer.rows.map((row, place) =>
-      [`row ${row.row}`, row.predicted, row.truth, ...table.columns.map((column, k) => `${column.name} = ${value(place, k)}`)].join(" \n").toLowerCase());
+      [row.name, row.predicted, row.truth, ...table.columns.map((column, k) => `${column.name} = ${value(place, k)}`)].join(" \n").toLowerCase());
     const fits = (place, word) => {
       const [, name, bound, wanted] = /^(.+?)\s*(<=|>=|<|>|=)\s*(.+)$/.exec(word) || [];
       const k = name === undefined ? -1 : table.columns.findIndex((column) => column.name.toLowerCase() === name);
@@ -284,7 +286,7 @@ const bayescope = (() => {
       counted.hidden = idle;
       counted.textContent = `${found.length} of ${explorer.rows.length} rows${found.length > 20 ? "; the first 20:" : ""}`;
       list.replaceChildren(...(idle ? [] : found.slice(0, 20)).map((place) => {
-        const row = explorer.rows[place], line = element("li", ""), button = element("button", String(row.row), { type: "button", class: "row", "aria-label": `Explain row ${row.row}` });
+        const row = explorer.rows[place], line = element("li", ""), button = element("button", row.name, { type: "button", class: "row", "aria-label": `Explain ${row.name}` });
         button.addEventListener("click", () => choose(place, true));
         line.append(button, ` ${row.predicted}, truth ${row.truth}`);
         return line;

@@ -297,7 +297,7 @@
   const folded = place.querySelector("details");
   folded.hidden = data.columns.length <= SHOWN;
   folded.querySelector("summary").textContent = `${counted(data.columns.length - SHOWN, "more feature")} of less influence`;
-  explorer.rows.forEach((row, k) => start.append(element("option", `row ${row.row}: predicted ${row.predicted}`, { value: String(k) })));
+  explorer.rows.forEach((row, k) => start.append(element("option", `${row.name}: predicted ${row.predicted}`, { value: String(k) })));
   start.addEventListener("change", () => begin(start.value));
   // The parts of a row of the page, for comparisons; none where it has no value for a column.
   bayescope.contributions = (place, output) =>
