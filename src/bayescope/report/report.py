@@ -93,7 +93,8 @@ def report(
     (reliability or coverage, against what chance would do to a calibrated model), where the model doubts, what moves
     its predictions, why single rows are predicted as they are, its evidence and priors, and how to get it all again.
     For a linear or an additive model the file predicts rows whose values its reader chooses; for classes it has a
-    threshold with what decisions are worth; for chains it says whether the sampler has settled. A first paragraph says in words how far the uncertainty can be trusted; it is derived from what was measured.
+    threshold with what decisions are worth; for chains it says whether the sampler has settled. A first paragraph
+    says in words how far the uncertainty can be trusted; it is derived from what was measured.
 
     Of more than 20,000 rows a random 20,000 are judged; the file says so.
 
