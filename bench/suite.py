@@ -79,6 +79,7 @@ SUITE = (
     Benchmark("bench.explore", "speed", 2),
     Benchmark("bench.cli_predict", "limits", 10),
     Benchmark("bench.large_tables", "limits", 40),
+    Benchmark("bench.wide_tables", "limits", 10),
     Benchmark("bench.large_outputs", "limits", 10),
     Benchmark("bench.large_models", "limits", 10, gpu=True),
     Benchmark("bench.gpu", "limits", 10, gpu=True),

@@ -28,6 +28,8 @@ MOST_ROWS = 2048
 # With several outputs it takes this many nodes.
 _STEPS, _SETTLED = 60, 0.02
 _NODES = 64
+# So many terms that are switched off are named in a summary; of more it has the number.
+MOST_SILENT = 20
 NAME = "the precision of the additive model's weights"
 
 
@@ -256,6 +258,7 @@ def _notes(fitted: AdditiveFit, structure: str | None) -> dict[str, str]:
 def _listed(fitted: AdditiveFit) -> str:
     """The precision of each term and layer, and what is switched off: a feature may still act through its pairs."""
     lines: list[str] = []
+    silent: list[str] = []
     on: set[tuple[int, str]] = set()
     entries = [
         (term, dict(zip(family.layers, values.tolist(), strict=True)))
@@ -268,8 +271,9 @@ def _listed(fitted: AdditiveFit) -> str:
     for term, layers in entries:
         others = ", ".join(sorted(name for feature, name in on if (feature,) == term.features))
         through_pairs = f" (acts through {others})" if others and _off(layers) else ""
-        lines.append(f"{term.name} {_described(layers)}{through_pairs}")
-    return ", ".join(lines)
+        (silent if _off(layers) and not others else lines).append(f"{term.name} {_described(layers)}{through_pairs}")
+    many = len(silent) > MOST_SILENT
+    return ", ".join([*lines, f"{len(silent)} others off"] if many else [*lines, *silent])
 
 
 def _off(layers: Mapping[str, float]) -> bool:

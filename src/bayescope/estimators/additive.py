@@ -64,6 +64,10 @@ class NeuralAdditiveClassifier(TableClassifier, AdditiveEstimator):
     Two classes have one f, the logit of ``classes_[1]``. More have one f each, p(y = k∣f) = softmax(f)_k. Labels that a
     row may have together are given as a matrix of 0 and 1, shape (N, C), and have one logit each.
 
+    With more than 64 features, or fewer than two rows for each, features enter the model a few at a time, as long as
+    log Z rises by more than the log of the prior odds against them; all others are switched off. The order of the
+    columns does not matter.
+
     Rows of equal X, y and offset are one row with their summed weight, in an order of their own: the order of the rows
     does not matter, and a weight of 2 is the same as the row twice.
 
@@ -71,7 +75,8 @@ class NeuralAdditiveClassifier(TableClassifier, AdditiveEstimator):
         hidden: units of the net of each number; 3 H + 1 weights for one output.
         pair_hidden: units of a pair's net.
         interactions: pairs of features that have a term of their own: how many (the best of a ranking), "auto" for as
-            many as raise the evidence, or a list of pairs of names, such as ``[("age", "dose")]``.
+            many as raise the evidence, or a list of pairs of names, such as ``[("age", "dose")]``. Where there are more
+            than 3,000 pairs, those are ranked that have a feature whose own effect is on, or two such features.
         ranking: what pairs are ranked by: "evidence", what log Z would gain by the pair, or "mutual_information", the
             dependence of the two features' own effects under the posterior (Bouchiat et al. 2024, section 4).
         posterior: "laplace", or "map" for the point alone: the plain neural additive model, without bands.
@@ -178,6 +183,10 @@ class NeuralAdditiveRegressor(OutcomeRegressor, AdditiveEstimator):
     the data. Each has a prior precision that maximises Laplace's evidence, so that features which tell nothing are
     switched off, and labels that are rare or were never seen keep to their prior, with a wide band.
 
+    With more than 64 features, or fewer than two rows for each, features enter the model a few at a time, as long as
+    log Z rises by more than the log of the prior odds against them; all others are switched off. The order of the
+    columns does not matter.
+
     y is standardised inside; all answers are in its own unit. It may have several columns, shape (N, D), whose noise is
     independent. Rows of equal X, y and offset are one row with their summed weight, in an order of their own: the order
     of the rows does not matter, and a weight of 2 is the same as the row twice.
@@ -192,7 +201,8 @@ class NeuralAdditiveRegressor(OutcomeRegressor, AdditiveEstimator):
         hidden: units of the net of each number; 3 H + 1 weights for one output.
         pair_hidden: units of a pair's net.
         interactions: pairs of features that have a term of their own: how many (the best of a ranking), "auto" for as
-            many as raise the evidence, or a list of pairs of names, such as ``[("age", "dose")]``.
+            many as raise the evidence, or a list of pairs of names, such as ``[("age", "dose")]``. Where there are more
+            than 3,000 pairs, those are ranked that have a feature whose own effect is on, or two such features.
         ranking: what pairs are ranked by: "evidence", what log Z would gain by the pair, or "mutual_information", the
             dependence of the two features' own effects under the posterior (Bouchiat et al. 2024, section 4).
         posterior: "laplace", or "map" for the point alone: the plain neural additive model, without bands.
