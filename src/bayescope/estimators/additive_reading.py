@@ -119,7 +119,8 @@ class AdditiveEstimator(AdditiveOptions, TableEstimator):
 
         Args:
             feature: by name or position.
-            grid: values of the column, in its own unit, or how many; 100, or all labels that were seen, by default.
+            grid: values of the column, in its own unit, or how many; by default 100, or all labels that were seen, or
+                the numbers that were seen where these are two, or at most 30 that are whole or recur.
             level: the probability of the interval at each point.
             scale: "link" for the effect itself, added to the linear predictor, or "mean" for E(y) where all other
                 effects are 0: the intercept, held at its posterior mean, and the effect through the link. Of ordered

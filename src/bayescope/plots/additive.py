@@ -120,8 +120,10 @@ def most_frequent(curve: Effect, most: int) -> Effect:
     if not curve.categorical:
         return curve
     order = np.argsort(-curve.density, kind="stable")[:most]
-    parts = {name: np.asarray(getattr(curve, name))[order] for name in ("grid", "mean", "sd", "low", "high", "density")}
-    return replace(curve, **parts)
+    grid, mean, sd, low, high, density = (
+        np.asarray(part)[order] for part in (curve.grid, curve.mean, curve.sd, curve.low, curve.high, curve.density)
+    )
+    return replace(curve, grid=grid, mean=mean, sd=sd, low=low, high=high, density=density)
 
 
 def draw_effect(panel: Axes, curve: Effect, *, tint: str | None = None) -> None:
