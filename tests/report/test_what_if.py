@@ -167,3 +167,12 @@ def test_the_explained_row_can_be_changed(visit):
     page.get_by_role("button", name="Change its values").click()
     assert page.locator("#whatif-start").input_value() == "3"
     assert page.evaluate("document.activeElement.id") == "whatif-start"
+
+
+@needs_a_browser
+def test_the_sum_of_another_class_can_be_chosen(visit):
+    page = visit("three_classes").page
+    table = page.locator("#whatif-body table").last
+    before = table.text_content()
+    page.locator("#whatif-output").select_option("0")
+    assert "adds for a" in table.text_content() != before

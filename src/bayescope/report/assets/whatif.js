@@ -317,7 +317,7 @@
     data.classes.forEach((name, k) => select.append(element("option", name, { value: String(k) })));
     select.value = String(output);
     select.addEventListener("change", () => { output = Number(select.value); update(); });
-    select.parentElement.hidden = false;
+    select.closest("p").hidden = false;
   }
   place.hidden = false;
   begin("");
