@@ -56,3 +56,28 @@ def test_one_thread_is_put_back_also_after_a_failure():
     with pytest.raises(KeyError):
         interrupted()
     assert torch.get_num_threads() == before
+
+
+class Enough(BaseException):
+    """What a listener raises to end the work: no `Exception`, as Ctrl-C is none."""
+
+
+def test_a_listener_hears_steps_that_no_bar_shows(capsys):
+    heard = []
+    with progress.listening(lambda *step: heard.append(step)):
+        run(visible=False, patience=60.0)
+    run()
+    assert heard == [(0, 2, "fitting laplace"), (1, 2, "fitting nuts")]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_listener_ends_the_chains_of_nuts():
+    pytest.importorskip("nutpie", reason="pip install 'bayescope[nuts]' brings nutpie")
+    from bayescope import density
+
+    def enough(done, *_):
+        if done >= 30:
+            raise Enough
+
+    with progress.listening(enough), pytest.raises(Enough):
+        density.nuts(lambda x: -0.5 * x.square().sum(), 2, draws=10_000, tune=10_000, chains=2)
