@@ -98,7 +98,7 @@ def main() -> None:
         "lengthens the medians."
     )
     how = record.method_in(__doc__) + f" {options.points} points, {moves} moves each; the medians."
-    parts = [record.table_of(rows, "g"), verdict]
+    parts = ["## A moved point", record.table_of(rows, "g"), verdict]
     title = "Explore: from a moved point to its answer"
     record.publish(options, "bench.explore", title, how, parts, {"points": options.points, "rows": rows})
 
