@@ -96,7 +96,7 @@ def feature_problem(
     def at(label: str) -> str:
         return f"{label!r} in {place_of(source, int(places[int(np.argmax(values == label))]))}"
 
-    return _no_labels(name, found, at) or (
+    return _no_labels(name, found.tolist(), at) or (
         Finding(
             f"{where}: expected labels that recur, got {len(found)} different ones in {len(present)} rows, such as "
             f"{listed(found[:LISTED])}. Leave it out: {flag('--drop', name)}; or keep it with "
