@@ -64,6 +64,12 @@ def test_noise_alone_keeps_no_column() -> None:
     np.testing.assert_allclose(sd, y.std(), rtol=0.2)
 
 
+def test_far_too_many_columns_are_refused_at_once() -> None:
+    X = np.random.default_rng(0).standard_normal((8, 10_001))
+    with pytest.raises(bs.errors.InputError, match=r"X: expected at most 10,000 columns .* got 10,001\. Take a linear"):
+        bs.NeuralAdditiveRegressor().fit(X, np.arange(8.0))
+
+
 @pytest.mark.parametrize(("count", "chosen", "new"), [(40, 0, 5), (500, 5, 10), (10, 2, 1)])
 def test_the_odds_are_those_of_sets_of_equal_size(count: int, chosen: int, new: int) -> None:
     expected = math.log(comb(count, chosen + new) / comb(count, chosen))

@@ -21,6 +21,7 @@ from bayescope.additive.fit import AdditiveOptions
 from bayescope.additive.gaps import with_gaps
 from bayescope.additive.observed import RowsInMemory
 from bayescope.additive.terms import EncodedRows
+from bayescope.errors import InputError
 from bayescope.estimators.additive_table import NumericTransform, Outputs, coded
 from bayescope.estimators.base import BLOCK_NUMBERS, Generator, MissingAttributeError, TableEstimator
 from bayescope.estimators.mapped_rows import Canonical
@@ -34,6 +35,9 @@ from bayescope.tables.preprocessing import Table
 
 # What a summary calls the numbers that a transform makes.
 UNITS = {"standard": "in standard deviations", "quantile": "as normal scores"}
+
+# Each round of a fit asks every feature what it would add: with more of them a fit takes too long.
+MOST_FEATURES = 10_000
 
 Precisions = float | dict[str, float]
 
@@ -271,7 +275,18 @@ class AdditiveEstimator(AdditiveOptions, TableEstimator):
         return size, model.dim * min(size, len(rows))
 
     def _distinct(self, rows: TableRows, outputs: int) -> TableRows:
-        """The rows with their offset, shape (n, C); those in memory are merged where they are equal."""
+        """The rows with their offset, shape (n, C); those in memory are merged where they are equal.
+
+        Raises:
+            InputError: if there are too many columns.
+        """
+        count = len(rows.reader.names)
+        if count > MOST_FEATURES:
+            raise InputError(
+                f"X: expected at most {MOST_FEATURES:,} columns for an additive model, got {count:,}. Take a linear "
+                "model, which reads more (BayesianLogisticRegression, BayesianLinearRegression; --model linear), or "
+                "leave out columns."
+            )
         self._offset_columns, self._reader, self._groups = outputs, rows.reader, rows.groups
 
         def offset(block: RowBlock) -> RowBlock:
