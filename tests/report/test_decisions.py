@@ -125,7 +125,9 @@ def test_rows_are_found_by_words_bounds_and_outcome(visit, facts_of, additive_cl
     assert found.text_content().startswith(f"{wrong.sum()} of")
     button = page.locator("#row-results button").first
     button.click()
-    assert page.locator("#explanation-heading").text_content() == f"{button.text_content().capitalize()} and its reasons"
+    assert (
+        page.locator("#explanation-heading").text_content() == f"{button.text_content().capitalize()} and its reasons"
+    )
     page.locator("#row-filter").select_option("")
     assert page.locator("#row-results li").count() == 0
 

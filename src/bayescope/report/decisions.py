@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from bayescope.comparison.resampling import TAILS
 from bayescope.plots.numbers import percent
 from bayescope.plots.style import shorten
 from bayescope.report.blocks import Block, Decisions, Figure, Figures, aside
 from bayescope.report.figures import Trace, axis, band, layout, line, table
 from bayescope.report.judged import Judged, Predictions
-from bayescope.report.statistics import TAILS
 
 # Thresholds, by hundredths; points of a curve; draws of a band; classes that have curves and counts.
 THRESHOLDS = np.linspace(0.0, 1.0, 101)
