@@ -54,6 +54,7 @@ SUITE = (
     Benchmark("bench.decisions", "exactness", 3),
     Benchmark("bench.faithfulness", "faithfulness", 60),
     Benchmark("bench.linear_faithfulness", "faithfulness", 5),
+    Benchmark("bench.reports", "faithfulness", 2, data=True),
     Benchmark("bench.posteriordb", "faithfulness", 5, data=True),
     Benchmark("bench.papers.uci_regression", "papers", 60, data=True),
     Benchmark("bench.papers.uci_regression_5_modes", "papers", 10, data=True),
