@@ -41,7 +41,7 @@ def test_of_the_fitted_table_only_held_out_rows_judge(classes, table, tmp_path):
     page = bs.report(bs.load(classes), judged.features, judged.target.series(), out=tmp_path / "p.html", **options)
     assert len(figures(page)[0]) == 5
     assert figures(tmp_path / "r.html") == figures(page)
-    assert sorted(explained(tmp_path / "r.html")) == sorted(f"Id {row}" for row in judged.places)
+    assert sorted(explained(tmp_path / "r.html")) == sorted(f"id {row}" for row in judged.places)
     assert "note: 72 rows were fitted; the 18 others are judged" in result.stdout
     assert f"wrote {tmp_path / 'r.html'}" in result.stdout
 
@@ -73,14 +73,14 @@ def test_rows_without_identifiers_are_counted_in_their_file(numbers, tmp_path):
     frame = mixed(50, seed=1).drop(columns="id").assign(cost=lambda t: t["cost"].where(t.index > 2))
     one = written(tmp_path / "one.csv", frame)
     run("report", numbers, one, "--out", tmp_path / "r.html", "--reference", "none")
-    assert set(explained(tmp_path / "r.html")) == {f"Row {row}" for row in range(4, 51)}
+    assert set(explained(tmp_path / "r.html")) == {f"row {row}" for row in range(4, 51)}
     assert "counted from 1, below the header" in (tmp_path / "r.html").read_text()
     folder = tmp_path / "parts"
     folder.mkdir()
     written(folder / "a.parquet", frame[:20])
     written(folder / "b.parquet", frame[20:])
     run("report", numbers, folder, "--out", tmp_path / "r.html", "--reference", "none")
-    names = {f"Row {row} of a.parquet" for row in range(4, 21)} | {f"Row {row} of b.parquet" for row in range(1, 31)}
+    names = {f"row {row} of a.parquet" for row in range(4, 21)} | {f"row {row} of b.parquet" for row in range(1, 31)}
     assert set(explained(tmp_path / "r.html")) == names
 
 

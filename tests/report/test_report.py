@@ -112,7 +112,7 @@ def test_long_tables_are_judged_in_part_and_it_is_said(logistic):
     assert "60 rows drawn from them at random" in html
     rows = json.loads(re.search(r'id="explorer-data">(.*?)</script>', html)[1])["rows"]
     assert len(rows) == 60
-    assert {row["name"] for row in rows} <= {f"Row {label}" for label in logistic.X.index}
+    assert {row["name"] for row in rows} <= {f"row {label}" for label in logistic.X.index}
 
 
 def explained(path):
@@ -130,19 +130,19 @@ def test_rows_are_called_what_the_table_calls_them(logistic, tmp_path):
     doubts = np.sqrt(logistic.estimator.predict_distribution(X).epistemic[:, 0])
     first = int(np.argmax(doubts))
     names, listed, html = explained(bs.report(logistic.estimator, X, y, **options))
-    assert names[0] == f"Row {X.index[first]}"
+    assert names[0] == f"row {X.index[first]}"
     assert listed[0] == f"row {X.index[first]}"
-    assert sorted(names) == sorted(f"Row {label}" for label in X.index)
+    assert sorted(names) == sorted(f"row {label}" for label in X.index)
     assert "rows are named by the table&#39;s index" in html
     patients = X.set_index(pd.Index([f"P-{label}" for label in X.index], name="patient <b>"))
     names, listed, html = explained(bs.report(logistic.estimator, patients, y, **options))
-    assert names[0] == f"Patient <b> P-{X.index[first]}"
+    assert names[0] == f"patient <b> P-{X.index[first]}"
     assert "<b>" not in html.split('id="explorer-data"')[0]
 
 
 def test_rows_of_a_table_without_labels_are_numbered_by_position(linear, tmp_path):
     names, _, html = explained(bs.report(linear.estimator, linear.X, linear.y, out=tmp_path / "r.html"))
-    assert set(names) == {f"Row {row}" for row in range(len(linear.X))}
+    assert set(names) == {f"row {row}" for row in range(len(linear.X))}
     assert "numbered by position, from 0" in html
 
 
