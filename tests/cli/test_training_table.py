@@ -121,7 +121,7 @@ BAD = {
     "code for missing": (
         many(lambda row: "?" if row == 20 else row),
         {},
-        "column 'x': expected numbers, got '?' in line 22 (1 of 40 different cells are no numbers). Mend it; if it "
+        "column 'x': expected numbers, got '?' in line 22 (1 of 40 distinct values is not a number). Fix it; if it "
         "stands for a missing value: --missing '?'; if all are labels: --categorical x.",
     ),
     "decimal commas": (

@@ -131,10 +131,10 @@ def _no_labels(name: str, found: Sequence[str], at: Callable[[str], str]) -> Fin
     if words and mostly_numbers(found):
         few = words[:FEW_WORDS]
         missing = flag("--missing", *few)
+        wrong = "is not a number" if len(words) == 1 else "are not numbers"
         return Finding(
-            f"{where}: expected numbers, got {at(words[0])} ({len(words)} of {len(found)} different cells are no "
-            f"numbers). Mend it; if it stands for a missing value: {missing}; if all are labels: "
-            f"{flag('--categorical', name)}.",
+            f"{where}: expected numbers, got {at(words[0])} ({len(words)} of {len(found)} distinct values {wrong}). "
+            f"Fix it; if it stands for a missing value: {missing}; if all are labels: {flag('--categorical', name)}.",
             "--missing",
             tuple(few),
             refused=True,

@@ -400,7 +400,7 @@ class TextBlock:
                     "table. Close the quotation mark."
                 ) from None
             raise InputError(
-                f"{self.source}: from line {self.first}: expected a table that can be read, got: {reason}. Mend it."
+                f"{self.source}: from line {self.first}: expected a table that can be read, got: {reason}. Fix it."
             ) from None
         return frame
 
