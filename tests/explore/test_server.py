@@ -109,9 +109,15 @@ def test_bodies_that_are_no_question_are_refused(server):
     assert ask(server, "POST", path, "[1]")[0].status == 400
     assert ask(server, "POST", path, b"\xff\xfe")[0].status == 400
     assert ask(server, "POST", path, None, Content_Type="application/json")[0].status in (400, 411)
+    assert ask(server, "POST", path, "[" * 100_000)[0].status == 400
     assert ask(server, "POST", path, "", Content_Length=str(MOST_BYTES + 1))[0].status == 413
+    assert ask(server, "POST", path, "", Content_Length="1" * 5000)[0].status == 413
     assert ask(server, "POST", f"/{server.token}/other", "{}")[0].status == 404
     assert ask(server, path=f"/{server.token}/../server.py")[0].status == 404
+
+
+def test_a_token_without_its_slash_is_refused(server):
+    assert ask(server, path=f"/{server.token}")[0].status == 403  # the page's files would be asked for beside it
 
 
 def test_two_servers_have_tokens_of_their_own(server):

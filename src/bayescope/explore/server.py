@@ -216,11 +216,12 @@ class _Handler(BaseHTTPRequestHandler):
         if origin not in (None, f"http://{host}") or self.headers.get("Sec-Fetch-Site", "none") not in SAME:
             self._refuse(HTTPStatus.FORBIDDEN, "This server answers its own page alone.")
             return None
-        _, token, *rest = [*self.path.split("?", 1)[0].split("/", 2), ""]
-        if not hmac.compare_digest(token.encode(), self.server.token.encode()):
+        # Without the slash behind the token the page's own files would be asked for beside it.
+        token, slash, name = self.path.split("?", 1)[0].removeprefix("/").partition("/")
+        if not slash or not hmac.compare_digest(token.encode(), self.server.token.encode()):
             self._refuse(HTTPStatus.FORBIDDEN, "Open the address that `bayescope explore` printed.")
             return None
-        return rest[0]
+        return name
 
     def _question(self) -> Question | None:
         """The JSON of a request, or ``None`` once it is refused."""
@@ -229,12 +230,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Expected application/json.")
         elif not (length.isascii() and length.isdigit()):
             self._refuse(HTTPStatus.LENGTH_REQUIRED, "Expected a Content-Length.")
-        elif int(length) > MOST_BYTES:
+        elif len(length) > len(str(MOST_BYTES)) or int(length) > MOST_BYTES:
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"Expected at most {MOST_BYTES} bytes.")
         else:
             try:
                 question = json.loads(self.rfile.read(int(length)))
-            except ValueError:  # of which text that is no UTF-8 is one
+            except (ValueError, RecursionError):  # bytes that are not UTF-8 are a ValueError, too
                 question = None
             if isinstance(question, dict):
                 return question
