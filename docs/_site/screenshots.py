@@ -1,7 +1,4 @@
-"""Writes the sample report and takes the pictures of pages that docs/ shows, with Chromium and Playwright.
-
-    python docs/_site/screenshots.py
-"""
+"""Writes the sample report and takes pictures of pages: `python docs/_site/screenshots.py`, with Playwright."""
 
 from __future__ import annotations
 
