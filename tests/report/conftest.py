@@ -164,7 +164,7 @@ def visit(browser, files) -> Iterator[Callable[..., Visit]]:
 
 def until(page: Any, expression: str) -> None:
     """Waits for something to be true. Playwright's own way of waiting is refused by the page's policy."""
-    for _ in range(200):
+    for _ in range(1200):  # a minute: machines that run the tests are busy
         if page.evaluate(expression):
             return
         page.wait_for_timeout(50)
