@@ -90,6 +90,27 @@ def linear() -> Case:
 
 
 @pytest.fixture(scope="session")
+def probit(logistic) -> Case:
+    model = BayesianLogisticRegression(link="probit", posterior="ep").fit(logistic.X, logistic.y)
+    return Case(model, logistic.X, logistic.y)
+
+
+@pytest.fixture(scope="session")
+def additive_full(additive_classes) -> Case:
+    options = additive_options() | {"structure": "full"}
+    model = NeuralAdditiveClassifier(**options).fit(additive_classes.X, additive_classes.y)
+    return Case(model, additive_classes.X, additive_classes.y)
+
+
+@pytest.fixture(scope="session")
+def sampled(three_classes) -> Case:
+    pytest.importorskip("arviz", reason="pip install 'bayescope[nuts]' brings ArviZ")
+    options = {"posterior": "metropolis", "draws": 230, "tune": 100, "chains": 3, "random_state": 0}
+    model = BayesianLogisticRegression(**options).fit(three_classes.X, three_classes.y)
+    return Case(model, three_classes.X, three_classes.y)
+
+
+@pytest.fixture(scope="session")
 def facts_of() -> Callable[..., facts.Facts]:
     """Facts of a case, each computed once."""
     known: dict[int, facts.Facts] = {}

@@ -7,21 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bayescope import BayesianLogisticRegression
 from bayescope.report.blocks import Figures, Paragraphs, Table
 from bayescope.report.diagnostics import _ranks, diagnostics, diagnostics_blocks
 from tests.browser import needs_a_browser
-from tests.report.conftest import Case
 
 pytestmark = pytest.mark.filterwarnings("ignore::bayescope.errors.BayescopeWarning")
-
-
-@pytest.fixture(scope="session")
-def sampled(three_classes) -> Case:
-    pytest.importorskip("arviz", reason="pip install 'bayescope[nuts]' brings ArviZ")
-    options = {"posterior": "metropolis", "draws": 230, "tune": 100, "chains": 3, "random_state": 0}
-    model = BayesianLogisticRegression(**options).fit(three_classes.X, three_classes.y)
-    return Case(model, three_classes.X, three_classes.y)
 
 
 def test_figures_are_arvizs(sampled):

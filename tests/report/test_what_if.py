@@ -7,27 +7,13 @@ import json
 import numpy as np
 import pytest
 
-from bayescope import BayesianLogisticRegression, BayesianMLPClassifier, NeuralAdditiveClassifier
+from bayescope import BayesianLogisticRegression, BayesianMLPClassifier
 from bayescope.errors import UnsupportedError
 from bayescope.latent.latent import QUANTILE_NODES
 from bayescope.report import judged, reasons, summands, whatif
 from tests.browser import needs_a_browser
-from tests.report.conftest import Case, additive_options
 
 CASES = ["additive_classes", "additive_numbers", "additive_full", "logistic", "probit", "three_classes", "linear"]
-
-
-@pytest.fixture(scope="session")
-def probit(logistic) -> Case:
-    model = BayesianLogisticRegression(link="probit", posterior="ep").fit(logistic.X, logistic.y)
-    return Case(model, logistic.X, logistic.y)
-
-
-@pytest.fixture(scope="session")
-def additive_full(additive_classes) -> Case:
-    options = additive_options() | {"structure": "full"}
-    model = NeuralAdditiveClassifier(**options).fit(additive_classes.X, additive_classes.y)
-    return Case(model, additive_classes.X, additive_classes.y)
 
 
 @pytest.mark.parametrize("name", CASES)
