@@ -49,8 +49,6 @@ class InputMap:
         groups: of the columns whose levels have random effects: each level, also "missing" and "unseen", is an input,
             beside those that the other columns make.
         kept: which of all inputs the model has; ``None`` where it has all. The others' weights are 0.
-        order: the places of the table's columns in the order in which the inputs are made of them; ``None`` for the
-            table's order.
     """
 
     preprocessing: Preprocessing
@@ -60,7 +58,6 @@ class InputMap:
     centre: np.ndarray | None = None
     groups: tuple[CategoricalEncoding, ...] = ()
     kept: np.ndarray | None = None
-    order: np.ndarray | None = None
 
     @classmethod
     def of(
@@ -129,7 +126,7 @@ class InputMap:
 
     def _numbers(self, table: Table) -> tuple[np.ndarray, np.ndarray | None]:
         """A table as numbers, the levels of groups last, and which values of its columns have a stand-in."""
-        others, grouped = parted(in_order(table, self.order), [each.name for each in self.groups])
+        others, grouped = parted(table, [each.name for each in self.groups])
         numbers, lacking = self.preprocessing.read(others)
         if not self.groups:
             return numbers, lacking
@@ -239,13 +236,6 @@ class EstimatorTable:
         if self.feature_names is not None:
             known.feature_names_in_ = np.array(self.feature_names, dtype=object)
         return self.inputs.read(self.frames.table(known, table), linear=self.linear)
-
-
-def in_order(table: Table, order: np.ndarray | None) -> Table:
-    """The table with its columns in another order, as given by their places; ``None`` for the order that they have."""
-    if order is None:
-        return table
-    return table[:, order] if isinstance(table, np.ndarray) else [table[place] for place in order]
 
 
 def parted(table: Table, groups: Sequence[str]) -> tuple[Table, list[Column]]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bayescope.estimators.base import RandomState, as_tensor
 from bayescope.estimators.features import Features, feature_map
-from bayescope.estimators.inputs import SCALE_ROWS, InputMap, Origin, in_order, parted, require_encoded, require_room
+from bayescope.estimators.inputs import SCALE_ROWS, InputMap, Origin, parted, require_encoded, require_room
 from bayescope.estimators.table_rows import TableRows
 from bayescope.linear.table import Batch, RowTable
 from bayescope.tables import Column
@@ -63,7 +63,6 @@ class MappedRows:
         random_state: RandomState = None,
         origin: Origin = "as_mapped",
         seed: int = 0,
-        order: np.ndarray | None = None,
         sample_rows: int = SCALE_ROWS,
         sample_bytes: int = SAMPLE_BYTES,
     ) -> MappedRows:
@@ -80,8 +79,6 @@ class MappedRows:
                 under a flat intercept changes nothing but the rounding; "zero", the columns as given, which scaling
                 then does not move: for a model without an intercept; or "as_mapped".
             seed: of the five parts of the encoding "target".
-            order: the places of the columns of rows in memory in the order in which the inputs are made of them;
-                ``None`` for the table's.
             sample_rows: about how many rows of a table on disk are kept to find the inputs' scales and spread.
             sample_bytes: the most bytes of the rows that a transformer is fitted to.
 
@@ -100,7 +97,7 @@ class MappedRows:
             return cls(source, inputs, None, rows, total, None if transformer is None else len(numbers))
         block, counts = source.held, source.held.weights if source.weighted else None
         require_room(block.features, encoding, source.groups)
-        others, grouped = parted(in_order(block.features, order), source.groups)
+        others, grouped = parted(block.features, source.groups)
         groups = tuple(CategoricalEncoding.fit(column, counts) for column in grouped)
         for group in groups:
             refuse_groups(group, len(block))
@@ -108,7 +105,6 @@ class MappedRows:
             others, block.target, scaling=scaling, encoding=encoding, weights=counts, random_state=seed
         )
         inputs, mapped = InputMap.of(preprocessing, transformer, numbers, counts, origin, groups, grouped)
-        inputs = replace(inputs, order=order)
         values = inputs.centred(mapped, fresh=transformer is None and mapped is not block.features)
         return cls(source, inputs, values, len(block), float(block.weights.sum()), None)
 

@@ -148,10 +148,7 @@ class MLPEstimator(TableEstimator):
             )
         source = rows.generator(self.random_state)
         order = checks.seed_from(source)
-        mapped = MappedRows.fit(
-            rows, scaling=self.scaling, encoding=self.encoding, seed=order, order=rows.column_order(),
-            sample_rows=SPREAD_ROWS,
-        )  # fmt: skip
+        mapped = MappedRows.fit(rows, scaling=self.scaling, encoding=self.encoding, seed=order, sample_rows=SPREAD_ROWS)
         self._reader, self._inputs = rows.reader, mapped.inputs
         known = NetworkRows.of(mapped, values)
         schedule = TrainingPace.checked(known.rows, self.epochs, self.batch_size, self.lr, on_disk=rows.held is None)

@@ -23,7 +23,6 @@ from bayescope.tables import Column
 from bayescope.tables.column_sums import LabelsSeen
 from bayescope.tables.columns import Kind
 from bayescope.tables.dataset import TableDataset, opened
-from bayescope.tables.order import column_order
 from bayescope.tables.preprocessing import Table, TableSeen, taken
 from bayescope.tables.reading import label_positions
 
@@ -66,12 +65,6 @@ class RowBlock:
         """Some of the rows, by a mask or by their places."""
         offset = None if self.offset is None else self.offset[some]
         return RowBlock(taken(self.features, some), self.target[some], self.weights[some], offset, self.rows[some])
-
-    @property
-    def others(self) -> np.ndarray:
-        """Targets and offsets, shape (n, S)."""
-        several = [part for part in (self.target, self.offset) if part is not None]
-        return np.concatenate([part.reshape(len(self), -1) for part in several], axis=1)
 
     def counted(self) -> RowBlock:
         """The rows of positive weight."""
@@ -244,10 +237,6 @@ class TableRows:
         self.refuse_others()
         return present().common_generator(generator_from(random_state))
 
-    def column_order(self) -> np.ndarray | None:
-        """The places of the columns in an order of what they hold; ``None`` for a table on disk."""
-        return None if self.held is None else _column_order(self.held, list(map(_ranks, self.held.columns)))
-
     def distinct(self) -> TableRows:
         """Rows in memory with each combination of features, target and offset once, in an order of their own."""
         return self if self.held is None else self.changed(distinct)
@@ -379,19 +368,14 @@ def distinct(block: RowBlock) -> RowBlock:
     A model that is fitted to the merged rows knows nothing of the order in which the rows came, and a row of weight 2
     is the same as two rows, bit for bit.
     """
-    columns = list(map(_ranks, block.columns))
-    by_content = [columns[place] for place in _column_order(block, columns)]
-    keys = np.stack([*by_content, *block.others.T])
+    several = [part for part in (block.target, block.offset) if part is not None]
+    keys = np.stack([*map(_ranks, block.columns), *(key for part in several for key in np.atleast_2d(part.T))])
     # The weights come last: in one order among equal rows, they have one sum.
     order = np.lexsort((block.weights, *keys[::-1]))
     keys = keys[:, order]
     differ = (keys[:, 1:] != keys[:, :-1]) & ~(np.isnan(keys[:, 1:]) & np.isnan(keys[:, :-1]))
     starts = np.flatnonzero(np.concatenate([[True], differ.any(0)]))
     return replace(block.taken(order[starts]), weights=np.add.reduceat(block.weights[order], starts))
-
-
-def _column_order(block: RowBlock, columns: Sequence[np.ndarray]) -> np.ndarray:
-    return column_order(columns, block.others, block.weights)
 
 
 def _same(block: RowBlock) -> RowBlock:
