@@ -235,7 +235,6 @@ def test_slow_answers_show_progress_and_end_for_a_newer_question(visit):
     page.locator("input[value=variational]").check(force=True)
     until(page, "!document.getElementById('bar').hidden")
     page.locator("#model").select_option("linear")
-    before = page.evaluate("Number(document.body.dataset.drawn)")
     page.locator("input[value=map]").check(force=True)
-    until(page, f"Number(document.body.dataset.drawn) > {before}")
-    assert "MAP is one point" in page.locator("#epistemic-note").text_content()
+    # The answer for the model alone, which the page has asked for in between, may be drawn first.
+    until(page, "document.getElementById('epistemic-note').textContent.includes('MAP is one point')")
