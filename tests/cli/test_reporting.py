@@ -1,9 +1,12 @@
 """`bayescope report`: which rows judge, and what is said of them."""
 
 import json
+import os
 import re
 import subprocess
+import sys
 from html import unescape
+from pathlib import Path
 
 import pytest
 
@@ -64,7 +67,10 @@ def test_the_command_on_the_page_writes_it_again(classes, table, tmp_path):
     )
     page = out.read_text()
     out.unlink()
-    made = subprocess.run(["sh", "-c", command(page)], cwd="/", capture_output=True, check=False)
+    search = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # a shell that finds the command
+    made = subprocess.run(
+        ["sh", "-c", command(page)], cwd="/", env={**os.environ, "PATH": search}, capture_output=True, check=False
+    )
     assert made.returncode == 0, made.stderr
     assert out.read_text() == page
 
