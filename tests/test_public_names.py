@@ -43,7 +43,9 @@ def test_its_names_are_the_public_names():
     assert dir(bs) == sorted(bs.__all__)
     assert {"laplace", "BayesianLinearRegression", "density", "report", "load"} < set(dir(bs))
     modules = {name for name in dir(bs) if isinstance(getattr(bs, name), ModuleType)}
-    assert modules == {"density", "distributed", "errors", "integrations", "layers", "metrics", "precision", "storage"}
+    assert modules == {
+        "density", "distributed", "errors", "integrations", "layers", "metrics", "plots", "precision", "storage",
+    }  # fmt: skip
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error():

@@ -7,6 +7,7 @@ from bayescope import (
     integrations as integrations,
     layers as layers,
     metrics as metrics,
+    plots as plots,
     precision as precision,
     storage as storage,
 )
