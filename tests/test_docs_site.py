@@ -23,7 +23,7 @@ from tests.browser import DESKTOP, PHONE, needs_a_browser
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 # Modules that users are told to import from by name, because `bs.` does not lead to them.
-BY_NAME = ("plots", "tables")
+BY_NAME = ("tables",)
 
 
 def public(module: ModuleType, shown: str) -> Iterator[str]:

@@ -29,15 +29,20 @@ def column_order(columns: Iterable[np.ndarray], others: np.ndarray, weights: np.
 
     Args:
         columns: of numbers, NaN where missing, shape (N,) each.
-        others: the targets, shape (N, S); an end of an interval that is infinite counts as missing.
+        others: the targets, shape (N, S): numbers, of which infinite ends of intervals count as missing, or one column
+            of codes of classes, which are integers. The names of the classes and the order of the S columns do not
+            matter.
         weights: how often each row counts, shape (N,).
     """
+    if others.dtype.kind == "i":
+        others = (others == np.unique(others)).astype(np.float64)
     numbers = [_standardised(column, weights) for column in columns]
     shared = sum((column**2 for column in numbers), np.zeros(len(weights)))
     finite = [_standardised(np.where(np.isfinite(other), other, np.nan), weights) for other in others.T]
-    beside = np.column_stack([np.ones(len(weights)), *finite, shared]) * (weights / weights.sum())[:, None]
-    moments = [np.concatenate([column**power @ beside for power in (2, 3, 4, 1)]) for column in numbers]
-    return content_order(np.stack(moments))
+    beside = np.column_stack([np.ones(len(weights)), shared, *finite]) * (weights / weights.sum())[:, None]
+    moments = np.stack([[column**power @ beside for power in (2, 3, 4, 1)] for column in numbers])
+    known, targets = moments[..., :2], np.square(moments[..., 2:]).sum(-1, keepdims=True)
+    return content_order(np.concatenate([known, targets], -1).reshape(len(numbers), -1))
 
 
 def _standardised(column: np.ndarray, weights: np.ndarray) -> np.ndarray:
