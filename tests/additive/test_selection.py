@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from math import comb
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import bayescope as bs
+from bayescope.additive import AdditiveFit, AdditiveHyperparameters, AdditiveProblem, Design, climb, settled
 from bayescope.additive.fit import MOST_PRECISION
 from bayescope.additive.interactions import gains_by_precision
-from bayescope.additive.selection import log_odds
+from bayescope.additive.selection import Begun, log_odds, with_silent
+from bayescope.likelihoods import Gaussian
+from tests.additive.problems import FIRST, SECOND, hyperparameters, labels, nets, normal, problem_of, table
 
 
 def wide(rows: int, columns: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -62,6 +67,43 @@ def test_noise_alone_keeps_no_column() -> None:
     mean, sd = model.predict(X, return_std=True)
     np.testing.assert_allclose(mean, y.mean(), atol=0.05)
     np.testing.assert_allclose(sd, y.std(), rtol=0.2)
+
+
+def test_no_climb_reads_the_features_that_are_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def counted(problem: AdditiveProblem, *args: Any, **options: Any) -> AdditiveFit:
+        sizes.append(sum(len(family.terms) for family in problem.families))
+        return climb(problem, *args, **options)
+
+    monkeypatch.setattr("bayescope.additive.additive.climb", counted)
+    X, y = wide(120, 90)
+    model = bs.NeuralAdditiveRegressor(hidden=12, random_state=0).fit(X, y)
+    assert max(sizes) <= 15
+    assert len(model.additive_.model.terms) == 90
+
+
+def test_silent_terms_change_neither_the_weights_nor_the_evidence() -> None:
+    rows, y = table(40), normal(40, 1)
+    some, rest = problem_of([nets(SECOND)], rows, y), problem_of([nets(FIRST, SECOND), labels()], rows, y)
+    fit, every = (
+        settled(problem, problem.centre, hyperparameters(problem, Gaussian(0.5)), {}, "rest", 1e-10)
+        for problem in (some, rest)
+    )
+    begun = with_silent(
+        Begun.of(fit), Begun.of(every), partial(Design.of, rows=rows, weights=some.weights), shared=False
+    )
+    assert sorted(term.name for family in begun.families for term in family.terms) == ["a", "b", "label"]
+    theta, centre = (
+        torch.cat([*[part.flatten() for part in parts], some.split(flat)[1]])
+        for parts, flat in ((begun.theta, fit.theta), (begun.centre, some.centre))
+    )
+    problem = AdditiveProblem(begun.families, begun.designs, y, some.weights, centre, None)
+    at = AdditiveHyperparameters(begun.precisions, fit.at.intercept_precision, fit.at.likelihood)
+    both = settled(problem, theta, at, {}, "rest", 1e-10)
+    assert both.log_evidence == pytest.approx(fit.log_evidence, abs=1e-3)
+    torch.testing.assert_close(both.problem.split(both.theta)[0][0], some.split(fit.theta)[0][0], atol=1e-3, rtol=0)
+    assert all(float(part.abs().max()) < 1e-5 for part in both.problem.split(both.theta)[0][1:])
 
 
 def test_far_too_many_columns_are_refused_at_once() -> None:

@@ -40,7 +40,7 @@ from bayescope.additive.order import feature_ranks, first_weights
 from bayescope.additive.posterior import laplace_at, point_at, tightest_log_evidence
 from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem, BlockFactors
 from bayescope.additive.seen import TrainingValues
-from bayescope.additive.selection import Begun, selected
+from bayescope.additive.selection import Begun, selected, with_silent
 from bayescope.additive.terms import Term, feature_position, feature_term, pair_term
 from bayescope.errors import InputError, InputTypeError, OptionError, UnsupportedError
 from bayescope.likelihoods import Likelihood
@@ -141,7 +141,7 @@ def fit_additive(
         fitted = pruned(fitted, progress=options.progress)
     with progress_bar("computing", visible=options.progress) as report:
         report(0, 3, "the mode")
-        fitted = settled(fitted.problem, fitted.theta, fitted.at, fitted.trace, fitted.ended)
+        fitted = fitter.completed(fitted)
         model = _model(fitted, data)
         report(1, 3, "the posterior")
         made = (
@@ -181,11 +181,21 @@ class _Fitter:
     learns: tuple[str, ...]
     origin: Tensor | None
 
+    @property
+    def _shared(self) -> bool:
+        """Whether the layers of a term share a precision."""
+        return self.options.share_prior == "net"
+
     @cached_property
     def _features(self) -> tuple[tuple[TermFamily, ...], tuple[Design, ...]]:
         """The terms of all features, and what they read."""
         families = _families(self.encoding, self.data, self.options.hidden, self.signs)
         return families, tuple(map(self.data.design, families))
+
+    @cached_property
+    def _every(self) -> Begun:
+        """The terms of all features, as they start."""
+        return self._begun(*self._features, FIRST_OTHER)
 
     @cached_property
     def _ranks(self) -> dict[int, int]:
@@ -194,11 +204,15 @@ class _Fitter:
 
     def of_features(self) -> AdditiveFit:
         """The fit without any pair."""
-        begun, options = self._begun(*self._features, FIRST_OTHER), self.options
+        begun, options = self._every, self.options
         if not isinstance(options.prior_precision, str) or not begun.wide(self.data.total):
             return self._climbed(begun, None, f"{len(begun.places)} features")
-        shared = options.share_prior == "net"
-        return selected(begun, self.data.design, self._climbed, shared=shared, progress=options.progress)
+        return selected(begun, self.data.design, self._climbed, shared=self._shared, progress=options.progress)
+
+    def completed(self, fitted: AdditiveFit) -> AdditiveFit:
+        """The fit at its mode, with a term for each feature: those that it did without are switched off."""
+        begun = with_silent(Begun.of(fitted), self._every, self.data.design, shared=self._shared)
+        return settled(*self._problem(begun, fitted), fitted.trace, fitted.ended)
 
     def with_pairs(self, fitted: AdditiveFit) -> tuple[AdditiveFit, tuple[Pair, ...], Ranking | None]:
         """The fit with the pairs that were asked for, these pairs, and the ranking that they were chosen by."""
@@ -265,7 +279,13 @@ class _Fitter:
 
     def _climbed(self, begun: Begun, before: AdditiveFit | None, what: str) -> AdditiveFit:
         """The fit of families of terms, with the intercepts and the likelihood of an earlier fit to begin with."""
-        data, options = self.data, self.options
+        return climb(*self._problem(begun, before), self.options, learns=self.learns, what=what)
+
+    def _problem(
+        self, begun: Begun, before: AdditiveFit | None
+    ) -> tuple[AdditiveProblem, Tensor, AdditiveHyperparameters]:
+        """The rows and families of terms, with the weights and hyperparameters that a fit of them begins with."""
+        data = self.data
         _require_room(begun.families, begun.designs)
         origin = torch.zeros(len(data.scale), dtype=torch.float64) if self.origin is None else self.origin
         intercept = origin if before is None else before.problem.split(before.theta)[1]
@@ -277,10 +297,9 @@ class _Fitter:
             begun.families, begun.designs, data.targets, data.weights, centre, data.offset, data.passes
         )
         # Cutpoints that are learnt are the origin of f: an intercept beside them is switched off, as a term is
-        of_intercept = MOST_PRECISION if "cutpoints" in self.learns else options.intercept_prior_precision
+        of_intercept = MOST_PRECISION if "cutpoints" in self.learns else self.options.intercept_prior_precision
         likelihood = self.likelihood if before is None else before.at.likelihood
-        at = AdditiveHyperparameters(begun.precisions, of_intercept, likelihood)
-        return climb(problem, theta, at, options, learns=self.learns, what=what)
+        return problem, theta, AdditiveHyperparameters(begun.precisions, of_intercept, likelihood)
 
 
 def _families(encoding: TableEncoding, data: Observed, hidden: int, signs: Mapping[int, int]) -> tuple[TermFamily, ...]:

@@ -116,7 +116,6 @@ class Share:
 def shares_of(additive: Additive, pairs: Sequence[int]) -> list[Share]:
     """The shares of some pairs, by the positions of their terms."""
     model, encoding, seen = additive.model, additive.encoding, additive.seen
-    owners = {term.features: position for position, term in enumerate(model.terms)}
     found = []
     for pair in pairs:
         term = model.terms[pair]
@@ -129,7 +128,7 @@ def shares_of(additive: Additive, pairs: Sequence[int]) -> list[Share]:
         found.append(
             Share(
                 pair,
-                tuple(owners[column.feature,] for column in term.columns),
+                tuple(model.positions[column.feature,] for column in term.columns),
                 functions,
                 (projection @ contribution).split(sizes),
                 torch.tensordot(projection, jacobian, 1).split(sizes),
@@ -180,8 +179,8 @@ def read(additive: Additive, rows: EncodedRows, terms: Sequence[int]) -> Iterato
     """The contributions of terms, by their positions, a block of rows at a time; no other term is computed there."""
     model = additive.model
     alone = {model.terms[term].features[0] for term in terms if len(model.terms[term].features) == 1}
-    pairs = [place for place, term in enumerate(model.terms) if len(term.features) > 1]
-    shares = shares_of(additive, [pair for pair in pairs if pair in terms or alone & {*model.terms[pair].features}])
+    pairs = [pair for pair in model.pairs if pair in terms or alone & {*model.terms[pair].features}]
+    shares = shares_of(additive, pairs)
     for block in row_blocks(len(rows), 8 * model.outputs * model.only(terms).dim):
         some, order = rows[block], sorted(terms)
         means, of_terms = _of_terms(additive, order, some)
@@ -208,12 +207,12 @@ def position_of(additive: Additive, features: Sequence[int]) -> int:
     Raises:
         OptionError: if the model has no such term.
     """
-    terms = additive.model.terms
-    for position, term in enumerate(terms):
-        if sorted(term.features) == sorted(features):
-            return position
+    model = additive.model
+    position = model.positions.get(tuple(sorted(features)))
+    if position is not None:
+        return position
     names = [additive.encoding.names[feature] for feature in features]
-    pairs = [repr(term.name) for term in terms if len(term.features) > 1]
+    pairs = [repr(model.terms[pair].name) for pair in model.pairs]
     known = f"expected one of {', '.join(pairs)}" if pairs else "expected a model with pairs"
     raise OptionError(
         f"pair: {known}, got {' & '.join(names)!r}, for which there is no term. Fit with interactions=[{(*names,)}]."

@@ -259,6 +259,8 @@ def importance(
     for place, term in enumerate(model.terms):  # each at its own distinct points
         values = additive.seen.values(term.features)
         for block in read(additive, values.rows(additive.encoding), [place]):
+            if not any(bool(part.any()) for part in (block.means, *block.jacobians[0].values())):
+                continue  # switched off: 0 in every draw
             size = at_draws(additive, block, 0, moves).abs()
             total[place] += torch.tensordot(values.weights[block.rows], size, 1)
     point, over = (part := total.movedim(-1, 0) / additive.seen.features[0].weights.sum())[0], part[1:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeGuard, final
 
 import torch
@@ -71,21 +72,31 @@ class AdditiveModel(Model):
     scale: Tensor
     shift: Tensor
 
-    @property
+    @cached_property
     def terms(self) -> tuple[Term, ...]:
         """All terms, in the order of their weights."""
         return tuple(term for family in self.families for term in family.terms)
+
+    @cached_property
+    def positions(self) -> dict[tuple[int, ...], int]:
+        """The position of the term of each feature (a,) and of each pair (a, b), a < b, in the order of the terms."""
+        return {tuple(sorted(term.features)): position for position, term in enumerate(self.terms)}
+
+    @cached_property
+    def pairs(self) -> tuple[int, ...]:
+        """The positions of the terms of pairs."""
+        return tuple(position for features, position in self.positions.items() if len(features) > 1)
 
     @property
     def outputs(self) -> int:  # type: ignore[override]
         return self.scale.shape[0]
 
-    @property
+    @cached_property
     def dim(self) -> int:
         """The number of weights, the intercepts among them."""
         return sum(len(family.terms) * family.weights for family in self.families) + self.outputs
 
-    @property
+    @cached_property
     def indices(self) -> tuple[Tensor, ...]:
         """The flat positions of the weights of each term, and last those of the intercepts."""
         sizes = [family.weights for family in self.families for _ in family.terms]
@@ -169,7 +180,7 @@ class AdditiveModel(Model):
         """The model of some terms, by their positions, in the order of all; its weights are theirs, then b."""
         families, centres, first = [], [], 0
         for family, centre in zip(self.families, self.centres, strict=True):
-            places = [place for place in range(len(family.terms)) if first + place in chosen]
+            places = [place - first for place in sorted(chosen) if first <= place < first + len(family.terms)]
             first += len(family.terms)
             if places:
                 families.append(family.only(places))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +20,7 @@ from bayescope.additive.problem import AdditiveProblem
 from bayescope.additive.terms import EncodedRows
 from bayescope.errors import InputError
 from bayescope.storage import stored
-from bayescope.tables.encoding import NO_LEVEL, CategoricalEncoding, TableEncoding
+from bayescope.tables.encoding import TableEncoding
 
 # A pair with more distinct points is represented by this many rows, evenly spaced among the data.
 MOST_CELLS = 4096
@@ -104,14 +105,16 @@ class TrainingValues:
 
     def values(self, features: Sequence[int]) -> Values:
         """The values of a feature, or of a pair that has a term, in either order."""
-        return next(each for each in (*self.features, *self.pairs) if sorted(each.features) == sorted(features))
+        if len(features) == 1:
+            return self.features[features[0]]
+        return next(each for each in self.pairs if sorted(each.features) == sorted(features))
 
 
 def anywhere(encoding: TableEncoding, count: int) -> EncodedRows:
     """Rows of a table in which no feature has a value that matters."""
-    levels = [0 if isinstance(described, CategoricalEncoding) else NO_LEVEL for described in encoding.features]
-    values = torch.zeros(count, len(levels), dtype=torch.float64)
-    return EncodedRows(values, torch.tensor(levels).repeat(count, 1))
+    # Level 0 stands for the first label, or for a number that is missing. NumPy's zeros take no memory until written
+    shape = count, len(encoding.features)
+    return EncodedRows(torch.from_numpy(np.zeros(shape)), torch.from_numpy(np.zeros(shape, dtype=np.int64)))
 
 
 def _values_of_rows(design: Design, term: int, found: Tensor) -> Computed:

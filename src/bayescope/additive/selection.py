@@ -6,7 +6,8 @@ asks what every feature that is left would add to log Z (`feature_gains`), fits 
 in, and keeps them if log Z rises by more than the log of the prior odds against them (`log_odds`): the forward
 selection of Tipping & Faul (2003, "Fast marginal likelihood maximisation for sparse Bayesian models"), of whole terms.
 
-Features that never entered stay in the model as terms that are switched off, so that all questions have an answer.
+Features that never entered join the finished fit as terms that are switched off (`with_silent`), so that every question
+about them has an answer. No climb reads them.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ Climb = Callable[[Begun, AdditiveFit | None, str], AdditiveFit]
 def selected(
     every: Begun, design: Callable[[TermFamily], Design], climbed: Climb, *, shared: bool, progress: bool
 ) -> AdditiveFit:
-    """The fit of the features that raise log Z, with the others beside them, switched off.
+    """The fit of the features that raise log Z; of one feature that is switched off, if none does.
 
     Args:
         every: the terms of all features.
@@ -148,7 +149,8 @@ def selected(
     """
     places = every.places
     chosen: list[Place] = []
-    now, fit = every, climbed(every.off(design, shared=shared), None, "no feature")
+    # A fit needs a term to have the intercepts beside it
+    now, fit = every, climbed(every.only(places[:1], design).off(design, shared=shared), None, "no feature")
     reached, at_once, fewer = tightest_log_evidence(fit), FIRST_ROUND, False
     gains, best = feature_gains(every, fit, progress=progress)
     while at_once:
@@ -166,9 +168,21 @@ def selected(
             gains, best = feature_gains(every, fit, progress=progress)
         else:
             at_once, fewer = len(new) // 2, True
-    others = [place for place in places if place not in chosen]
-    off = every.only(others, design).off(design, shared=shared)
-    return climbed(now.only(chosen, design).beside(off), fit, f"{len(chosen)} of {len(places)} features")
+    return fit
+
+
+def with_silent(fitted: Begun, every: Begun, design: Callable[[TermFamily], Design], *, shared: bool) -> Begun:
+    """The terms of a fit, and beside them those of the features that have no term of their own, switched off.
+
+    Args:
+        fitted: the terms of the fit.
+        every: the terms of all features.
+        design: what a family reads.
+        shared: whether the layers of a term share a precision.
+    """
+    there = {term.features for family in fitted.families for term in family.terms}
+    others = [place for place in every.places if every.families[place[0]].terms[place[1]].features not in there]
+    return fitted.beside(every.only(others, design).off(design, shared=shared)) if others else fitted
 
 
 def feature_gains(every: Begun, fit: AdditiveFit, *, progress: bool = False) -> tuple[Tensor, Tensor]:
@@ -191,7 +205,7 @@ def feature_gains(every: Begun, fit: AdditiveFit, *, progress: bool = False) -> 
             slope, curvature = sums.chunk(2, 2)
             outer, points = linear_weights(family), design.mass.shape[1]
             for some in torch.arange(len(family.terms)).split(max(1, BLOCK // (points * family.weights))):
-                report(len(gains), None, f"features, such as {family.terms[int(some[0])].name}")
+                report(sum(map(len, gains)), len(every.places), f"features, such as {family.terms[int(some[0])].name}")
                 at = replace(design.points, inputs=design.points.inputs[some], levels=design.points.levels[some])
                 jacobian = family.only(some.tolist()).jacobian(theta[some], at)
                 functions = jacobian.separate if jacobian.of_separate.shape[1] else jacobian.shared[:, :, 0, outer]
