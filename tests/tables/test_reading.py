@@ -447,3 +447,29 @@ def test_the_names_of_a_frame_are_not_listed_for_each_column() -> None:
         frame = pd.DataFrame(np.ones((2, width)), columns=[f"c{k}" for k in range(width)])
         assert [column.name for column in read_table(frame)] == [f"c{k}" for k in range(width)]
         assert 0 < calls(partial(read_table, frame), pd.Index.tolist.__qualname__) < 5
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_a_table_with_more_columns_than_rows_has_the_columns_of_its_arrays(library: str) -> None:
+    package = pytest.importorskip(library)
+    arrays = {
+        "float": np.array([0.5, np.nan, 3.0]),
+        "small": np.array([0.1, 2.0, 3.0], dtype=np.float32),
+        "whole": np.array([2**40 + 1, -1, 0]),
+        "byte": np.array([200, 0, 7], dtype=np.uint8),
+        "code": np.array([3, 1, 3]),
+    }
+    make = {"pandas": "DataFrame", "polars": "DataFrame", "pyarrow": "table"}[library]
+    columns = read_table(getattr(package, make)(arrays), categorical=["code"])
+    for column, (name, expected) in zip(columns, arrays.items(), strict=True):
+        assert (column.name, column.kind) == (name, "categorical" if name == "code" else "numeric")
+        np.testing.assert_array_equal(column.values.astype(np.float64), expected.astype(np.float64))
+    with pytest.raises(InputError, match=r"expected finite numbers in column 'float', got inf in row 1"):
+        read_table(getattr(package, make)({**arrays, "float": np.array([0.5, np.inf, 3.0])}))
+
+
+def test_a_wide_table_of_nullable_numbers_keeps_its_gaps() -> None:
+    frame = pd.DataFrame({"a": [1, None], "b": [0.5, 2.0], "c": [None, 2]}).astype({"a": "Int64", "c": "Int64"})
+    first, _, last = read_table(frame)
+    np.testing.assert_array_equal(first.values, [1.0, np.nan])
+    np.testing.assert_array_equal(last.values, [np.nan, 2.0])

@@ -199,15 +199,21 @@ class LinearEstimator(TableEstimator):
             share = self._each_input(share, 0.0).reshape(len(precisions), -1, len(owners)).mean(1)
         else:
             share, off = 1.0 - self._shrinkage[None], self._shrinkage[None] > 0.5
-        each = [(c, at, owners == at) for c in range(len(share)) for at in range(len(names) - len(self._inputs.groups))]
+        classes, features = self._class_names or [""], len(names) - len(self._inputs.groups)
+        counts, least = np.bincount(owners, minlength=len(names)), np.full((len(share), len(names)), np.inf)
+        np.minimum.at(least, (slice(None), owners), precisions)
+        determined, stay = (
+            np.stack([np.bincount(owners, row, minlength=len(names)) for row in part])[:, :features]
+            for part in (share, ~off)
+        )
         table = pd.DataFrame(
             {
-                "feature": np.array([names[at] for _, at, _ in each], dtype=object),
-                "class": np.array([(self._class_names or [""])[c] for c, _, _ in each], dtype=object),
-                "inputs": [int(of.sum()) for _, _, of in each],
-                "precision": [float(precisions[c, of].min(initial=np.inf)) for c, _, of in each],
-                "determined": [float(share[c, of].mean()) if of.any() else 0.0 for c, _, of in each],
-                "switched_off": [bool(off[c, of].all()) for c, _, of in each],
+                "feature": np.tile(np.array(names[:features], dtype=object), len(share)),
+                "class": np.repeat(np.array(classes[: len(share)], dtype=object), features),
+                "inputs": np.tile(counts[:features], len(share)),
+                "precision": least[:, :features].flatten(),
+                "determined": (determined / np.maximum(counts[:features], 1)).flatten(),
+                "switched_off": (stay == 0).flatten(),
             }
         )
         table = table if len(share) > 1 else table.drop(columns="class")

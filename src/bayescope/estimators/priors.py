@@ -140,7 +140,8 @@ def group_notes(inputs: InputMap, precisions: np.ndarray, *, relevance: bool) ->
     """
     owners, names = inputs.owners
     features, notes = len(names) - len(inputs.groups), {}
-    off = [name for at, name in enumerate(names[:features]) if np.isinf(precisions[..., owners == at]).all()]
+    on = np.bincount(owners, ~np.isinf(np.atleast_2d(precisions)).all(0), minlength=len(names)) > 0
+    off = [name for name, stays in zip(names[:features], on.tolist(), strict=False) if not stays]
     if relevance or off:
         more = f" and {len(off) - NAMED} more" if len(off) > NAMED else ""
         listed = f": {', '.join(off[:NAMED])}{more}" if off else ""

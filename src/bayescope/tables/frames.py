@@ -39,11 +39,22 @@ class Frame:
         self.rows, self.width = frame.shape
         self._titles: list[Any] = list(frame.columns)  # pandas also has numbers for names
         self.names = None if self._titles == list(range(self.width)) else [str(title) for title in self._titles]
+        self._types = list(frame.schema.values())
+        self._numbers = self._at_once() if self.width > self.rows else None
+
+    def _at_once(self) -> np.ndarray | None:
+        """All columns of a table of numbers, shape (D, N), float64; one by one, very many would take most of a fit."""
+        if not all(dtype.is_numeric() for dtype in self._types):
+            return None
+        numbers = self._frame.to_numpy().T
+        return np.ascontiguousarray(numbers, dtype=np.float64) if numbers.dtype.kind in "iuf" else None
 
     def column(self, position: int, name: str, *, labels: bool) -> Column:
         """The column at a position; ``labels`` says that its numbers are labels."""
+        if self._numbers is not None and not labels:
+            return numeric_column(self._table, name, self._numbers[position])
         series = self._frame.get_column(self._titles[position])  # by its place, narwhals lists all names each time
-        dtype = series.dtype
+        dtype = self._types[position]
         if dtype.is_temporal():
             found = next((found for kind, found in _TIMES.items() if dtype == kind), "dates")
             raise InputTypeError(f"{self._table}: expected numbers or labels in column {name!r}, got {found}. {DATES}.")
