@@ -1,6 +1,7 @@
 """`bayescope fit`: the same model as in Python, honest scores, one file, and fits that can be carried on."""
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -279,3 +280,22 @@ def test_resume_says_where_there_is_nothing_to_carry_on(table, tmp_path, model, 
     said = " ".join(run("fit", table, *given, "--model", *model).stdout.split())
     assert f"note: --resume: {told}" in said
     assert "it was fitted from the start" in said
+
+
+def test_an_additive_model_of_too_many_columns_is_refused_by_the_header_with_a_command_that_works(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(fitting, "MOST_FEATURES", 3)
+    table, out = tmp_path / "wide table.csv", tmp_path / "m.bayes"
+    rows = np.random.default_rng(0).standard_normal((30, 6)).round(3)
+    table.write_text("a;b;c;d;e;y\n" + "\n".join(";".join(map(str, row)) for row in rows) + "\n")
+    options = ["--target", "y", "--missing", "n/a", "--sep", ";", "--out", out]
+    with monkeypatch.context() as reading:
+        reading.setattr(fitting, "read_training_table", lambda *_, **__: pytest.fail("the table was read"))
+        result = run("fit", table, *options)
+    assert refused(result, "expected at most 3 features for --model additive, got 5. Leave columns out with --drop, or")
+    command = shlex.split(result.stderr.partition("bayescope fit ")[2])
+    assert run("fit", *command).exit_code == 0
+    assert type(bs.load(out)).__name__ == "BayesianLinearRegression"
+    out.unlink()
+    assert run("fit", table, *options, "--drop", "a,b", "--set", "epochs=6").exit_code == 0

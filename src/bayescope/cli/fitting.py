@@ -25,16 +25,19 @@ from bayescope.cli.answer import answer, verbatim
 from bayescope.cli.arrow_source import large, several
 from bayescope.cli.checkpoints import Checkpoints, fitted_copy, named_fit
 from bayescope.cli.dates import dated, learnt_dates
+from bayescope.cli.findings import flag, shell_word
 from bayescope.cli.fitted_table import FittedTable
 from bayescope.cli.header import listed
 from bayescope.cli.model_files import table_of
 from bayescope.cli.models import build, task_of
 from bayescope.cli.opening import STANDARD, open_source
+from bayescope.cli.source import Source
 from bayescope.cli.streamed_table import StreamedTable, read_streamed_table
 from bayescope.cli.text_format import TextFormat
 from bayescope.cli.training_table import Roles, TrainingTable, read_training_table
 from bayescope.cli.writing import check_file
 from bayescope.errors import InputError, recorded_warnings
+from bayescope.estimators.additive_reading import MOST_FEATURES
 from bayescope.estimators.exposure import Added
 from bayescope.files import only_writer
 from bayescope.processes import Processes, present, timeout
@@ -102,8 +105,31 @@ def _read(options: FitOptions, processes: Processes) -> TrainingTable | Streamed
         return read_streamed_table(path, roles, options.missing or (), task, processes, options.likelihood)
     source = open_source(path, missing=options.missing or (), again=True, form=form)
     dates = learnt_dates(source, options.dates or ())
-    table = read_training_table(dated(source, dates), roles, task=task, likelihood=options.likelihood)
-    return replace(table, dates=dates)
+    source = dated(source, dates)
+    _refuse_wide(source, roles, options)
+    return replace(read_training_table(source, roles, task=task, likelihood=options.likelihood), dates=dates)
+
+
+def _refuse_wide(source: Source, roles: Roles, options: FitOptions) -> None:
+    """Refuses more features than an additive model takes, by the header alone: reading them all takes a while.
+
+    Raises:
+        InputError: if there are too many.
+    """
+    count = len(roles.within(source).features(source))
+    if options.model != "additive" or count <= MOST_FEATURES:
+        return
+    given = {name: getattr(options, name) for name in TAKEN_BY_LINEAR}
+    flags = [
+        flag(f"--{name}", *([value] if isinstance(value, str) else value)) for name, value in given.items() if value
+    ]
+    task = [] if options.task == "auto" else [flag("--task", options.task)]
+    words = [shell_word(str(options.table)), flag("--target", options.target), "--model linear", *task, *flags]
+    words.append(f"--out {shell_word(str(options.out))}")
+    raise InputError(
+        f"{source.name}: expected at most {MOST_FEATURES:,} features for --model additive, got {count:,}. Leave "
+        f"columns out with --drop, or fit a linear model: bayescope fit {' '.join(words)}"
+    )
 
 
 def _fit(estimator: object, table: TrainingTable | StreamedTable, checkpoint: Path | None) -> Any:
@@ -145,6 +171,11 @@ def _group() -> Iterator[None]:
 
 Facts = dict[str, Any]
 
+# Options that say the same to an additive and to a linear model.
+TAKEN_BY_LINEAR = (
+    "likelihood", "categorical", "drop", "weight", "offset", "exposure", "trials", "missing", "dates",
+    "sep", "decimal", "encoding", "sheet",
+)  # fmt: skip
 SCORES = {
     "accuracy": "accuracy", "auroc": "AUROC", "nll": "NLL", "brier": "Brier",
     "ece": f"calibration error, {metrics.BINS} bins", "rmse": "RMSE", "crps": "CRPS",
