@@ -6,10 +6,11 @@ import shlex
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from bayescope.cli.findings import flag, shell_word
 from bayescope.cli.header import split_names
-from bayescope.cli.suspicious import code, leak, multiples, row_number, stand_in
+from bayescope.cli.suspicious import code, leak, looked_up, multiples, row_number, stand_in
 from bayescope.cli.target import Target
 from tests.cli.tables import mixed, refused, run, written
 from tests.test_prose import ROOT, blocks
@@ -218,3 +219,17 @@ def test_the_page_shows_what_the_command_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(table.code, {})
     assert run(*shlex.split(command.code)[2:]).stdout.rstrip() == command.shown.rstrip()
+
+
+def test_the_first_look_for_leaks_agrees_with_a_tree_that_has_a_leaf_for_each_number() -> None:
+    source = np.random.default_rng(4)
+    x = np.where(source.random(120) < 0.2, np.nan, source.integers(0, 15, 120).astype(float))
+    new = np.append(source.integers(-2, 18, 40) + 0.3, np.nan)
+    y = np.nan_to_num(x) ** 2 + source.normal(size=120)
+    # Trees place missing values on either side of a split; at a large number they have a leaf of their own
+    filled, asked = (np.where(np.isnan(part), 100.0, part)[:, None] for part in (x, new))
+    tree = DecisionTreeRegressor(random_state=0).fit(filled, y)
+    np.testing.assert_allclose(looked_up(x, y, new, classes=False), tree.predict(asked))
+    labels = np.array(["low", "middle", "high"], dtype=object)[np.digitize(y, [20.0, 90.0])]
+    leaves = DecisionTreeClassifier(random_state=0).fit(filled, labels)
+    np.testing.assert_array_equal(looked_up(x, labels, new, classes=True), leaves.predict(asked))

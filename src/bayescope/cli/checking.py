@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from bayescope.cli.answer import answer, verbatim
 from bayescope.cli.dates import dated, learnt_dates
 from bayescope.cli.findings import Finding, flag, shell_word
-from bayescope.cli.header import listed
+from bayescope.cli.header import listed, shortened
 from bayescope.cli.opening import STANDARD, open_source
 from bayescope.cli.problems import collected
 from bayescope.cli.source import Source
@@ -33,6 +33,7 @@ from bayescope.cli.suspicious import (
 from bayescope.cli.target import Target
 from bayescope.cli.text_format import TextFormat
 from bayescope.cli.training_table import Examined, Roles, examine, held_out_rows
+from bayescope.progress import progress_bar
 from bayescope_command.app import CheckOptions
 
 # Names that a target often has; else it is the last column.
@@ -44,6 +45,8 @@ FEW_CLASSES = 4
 # Options of the suggested command, and how many letters of it stand in a line.
 ORDER = ("--missing", "--decimal", "--dates", "--drop", "--categorical", "--likelihood", "--task", "--test-size")
 WIDTH = 88
+# Letters of a column's name beside a bar.
+SHORT = 20
 
 
 def check_table(options: CheckOptions) -> None:
@@ -96,9 +99,12 @@ def _suspicions(source: Source, found: Examined) -> Iterator[Finding]:
     for each in multiples(numbers):
         told.update(each.values)
         yield each
-    written = _written(source, [*numbers])
-    for name in [name for name in names if name not in told]:
-        yield from _of_column(name, columns[name], found, written.get(name, ()))
+    written = _written(source, [name for name, values in numbers.items() if (values % 1 == 0).any()])
+    left = [name for name in names if name not in told]
+    with progress_bar("checking") as report:
+        for place, name in enumerate(left):
+            report(place, len(left), f"column {shortened(name, SHORT)}")
+            yield from _of_column(name, columns[name], found, written.get(name, ()))
     yield from words_for_missing({name: values for name, values in columns.items() if name not in numbers})
     yield from gaps(columns)
     if target is not None:
@@ -155,8 +161,8 @@ def _written(source: Source, names: Sequence[str]) -> dict[str, list[str]]:
         frame = block.copied(names)
         for name in names:
             if frame[name].dtype.kind not in "iufM":
-                cells = frame[name].astype(str)
-                found[name].update(dict.fromkeys(cells[cells.str.match(r"0\d+$")].unique()))
+                cells = map(str, frame[name].unique())  # a regular expression takes ten times as long
+                found[name].update((cell, None) for cell in cells if cell[:1] == "0" and cell[1:].isdecimal())
     return {name: list(cells) for name, cells in found.items()}
 
 
