@@ -233,3 +233,12 @@ def test_the_first_look_for_leaks_agrees_with_a_tree_that_has_a_leaf_for_each_nu
     labels = np.array(["low", "middle", "high"], dtype=object)[np.digitize(y, [20.0, 90.0])]
     leaves = DecisionTreeClassifier(random_state=0).fit(filled, labels)
     np.testing.assert_array_equal(looked_up(x, labels, new, classes=True), leaves.predict(asked))
+
+
+def test_the_command_for_more_columns_than_an_additive_model_takes_names_the_linear_one(tmp_path, monkeypatch):
+    table = written(tmp_path / "t.csv", mixed())
+    monkeypatch.setattr("bayescope.cli.checking.MOST_FEATURES", 2)
+    found = run("check", table, "--target", "state", "--json")
+    assert "--model linear" in json.loads(found.stdout)["command"]
+    monkeypatch.setattr("bayescope.cli.checking.MOST_FEATURES", 10)
+    assert "--model" not in json.loads(run("check", table, "--target", "state", "--json").stdout)["command"]

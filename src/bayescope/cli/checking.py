@@ -33,6 +33,7 @@ from bayescope.cli.suspicious import (
 from bayescope.cli.target import Target
 from bayescope.cli.text_format import TextFormat
 from bayescope.cli.training_table import Examined, Roles, examine, held_out_rows
+from bayescope.estimators.additive_reading import MOST_FEATURES
 from bayescope.progress import progress_bar
 from bayescope_command.app import CheckOptions
 
@@ -60,6 +61,9 @@ def check_table(options: CheckOptions) -> None:
     target = options.target or _guessed(source.header)
     found = examine(source, Roles.of(options, target=target), task=options.task)
     findings = [*found.problems, *_suspicions(source, found)]
+    dropped = {value for each in findings if each.suggested and each.option == "--drop" for value in each.values}
+    linear = len(set(found.roles.features(source)) - dropped) > MOST_FEATURES
+    command = _command(options, target, findings, linear=linear)
     facts: dict[str, Any] = {
         "table": source.name,
         "rows": found.rows,
@@ -72,9 +76,9 @@ def check_table(options: CheckOptions) -> None:
             {"refused": each.refused, "text": each.text, "flag": each.flag or None, "suggested": each.suggested}
             for each in findings
         ],
-        "command": " ".join(itertools.chain(*_command(options, target, findings))),
+        "command": " ".join(itertools.chain(*command)),
     }
-    lines = _lines(facts, found, findings, _command(options, target, findings))
+    lines = _lines(facts, found, findings, command)
     answer(facts, *lines, as_json=options.as_json)
 
 
@@ -166,8 +170,8 @@ def _written(source: Source, names: Sequence[str]) -> dict[str, list[str]]:
     return {name: list(cells) for name, cells in found.items()}
 
 
-def _command(options: CheckOptions, target: str, findings: Sequence[Finding]) -> list[list[str]]:
-    """The command that fits the table, in parts that belong together."""
+def _command(options: CheckOptions, target: str, findings: Sequence[Finding], *, linear: bool) -> list[list[str]]:
+    """The command that fits the table, in parts that belong together; ``linear`` asks for a linear model."""
     path = options.table
     given = {
         "--missing": options.missing or [], "--dates": options.dates or [], "--drop": options.drop or [],
@@ -179,6 +183,7 @@ def _command(options: CheckOptions, target: str, findings: Sequence[Finding]) ->
             chosen[each.option] += [value for value in each.values if value not in chosen[each.option]]
     chosen["--categorical"] = [name for name in chosen["--categorical"] if name not in chosen["--drop"]]
     parts = [["bayescope fit", shell_word(str(path))], [flag("--target", target)]]
+    parts += [["--model linear"]] if linear else []
     form = {
         "--sep": options.sep,
         "--decimal": options.decimal,
