@@ -201,7 +201,7 @@ class LinearEstimator(TableEstimator):
             share, off = 1.0 - self._shrinkage[None], self._shrinkage[None] > 0.5
         classes, features = self._class_names or [""], len(names) - len(self._inputs.groups)
         counts, least = np.bincount(owners, minlength=len(names)), np.full((len(share), len(names)), np.inf)
-        np.minimum.at(least, (slice(None), owners), precisions)
+        np.minimum.at(least.T, owners, precisions.T)
         determined, stay = (
             np.stack([np.bincount(owners, row, minlength=len(names)) for row in part])[:, :features]
             for part in (share, ~off)
