@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -19,6 +20,7 @@ from bayescope.tables.columns import Kind
 PARTS: dict[str, Kind] = {"days": "numeric", "month": "numeric", "weekday": "categorical", "hour": "numeric"}
 ISO = "ISO8601"
 DAYS = (ISO, "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%d.%m.%y", "%d/%m/%y", "%m/%d/%y")
+LIKE_ISO = re.compile(r"\d{4}-\d{2}-\d{2}([ T].*)?")
 TIMES = ("", " %H:%M", " %H:%M:%S")
 
 TODAY = pd.Timestamp("2024-05-31 10:00:00")
@@ -209,6 +211,9 @@ class DatedBlock:
     def _times(self, name: str) -> pd.Series:
         cells = self.block.read({name: "categorical"})[name]
         times = parsed(cells, self.dates[name][0])
+        # Spreadsheets and Parquet have dates of their own, which read as ISO dates whatever text looked like.
+        iso = pd.Series([cell if cell is not None and LIKE_ISO.fullmatch(cell) else None for cell in cells])
+        times = times.fillna(parsed(iso, ISO))
         strange = times.isna().to_numpy() & (cells != None)  # noqa: E711
         if strange.any():
             row = int(np.argmax(strange))

@@ -86,6 +86,33 @@ def split_names(given: Sequence[str] | None, header: Sequence[str]) -> list[str]
     return list(dict.fromkeys(names))
 
 
+def of_column(text: str, header: Sequence[str]) -> tuple[str, str] | None:
+    """A column and what an option says of it, typed as column=value; ``None`` where no column is named so."""
+    parts = text.split("=")
+    for end in range(1, len(parts)):
+        if (name := "=".join(parts[:end])) in header:
+            return name, "=".join(parts[end:])
+    return None
+
+
+def spellings_of_missing(given: Sequence[str], header: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """What stands for a missing value in every column, and in single ones.
+
+    Args:
+        given: values of --missing, as value or column=value.
+        header: the columns that there are.
+    """
+    everywhere: list[str] = []
+    single: dict[str, list[str]] = {}
+    for text in given:
+        pair = of_column(text, header)
+        if pair is None:
+            everywhere.append(text)
+        else:
+            single.setdefault(pair[0], []).append(pair[1])
+    return everywhere, single
+
+
 def hint(wanted: str, header: Iterable[str]) -> str:
     """The columns that there are, and the one that was probably meant."""
     names = [str(name) for name in header]

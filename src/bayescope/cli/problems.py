@@ -22,6 +22,19 @@ class TableProblems(InputError):
         self.problems = tuple(problems)
 
 
+@final
+class ColumnProblem(InputError):
+    """A column of a type that is neither numbers nor labels.
+
+    Attributes:
+        option: that helps, such as "--drop".
+    """
+
+    def __init__(self, message: str, option: str) -> None:
+        super().__init__(message)
+        self.option = option
+
+
 def refuse(problems: Sequence[str]) -> None:
     """Raises what is wrong, if anything is, each thing once.
 

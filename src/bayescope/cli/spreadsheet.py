@@ -20,11 +20,12 @@ from bayescope.memory import require_memory
 
 # Bytes of memory for each character of a sheet; rows between two looks at the memory.
 CHARACTER_BYTES, ROWS = 8, 10_000
+BREAK = re.compile(r"\r\n|\r|\n")
 FORMULA = re.compile(rb"<f[ >/]")
 
 
-def text_of_sheet(path: Path, sheet: str | None) -> tuple[bytes, tuple[str, ...]]:
-    """The rows of a sheet as comma-separated text, a row a line, and a remark where there are several sheets.
+def text_of_sheet(path: Path, sheet: str | None) -> tuple[bytes, list[int], tuple[str, ...]]:
+    """The rows of a sheet as comma-separated text, the last line of each, and a remark where there are several sheets.
 
     Dates become 2024-05-01 or 2024-05-01 10:00:00, and formulas the values that were calculated last.
 
@@ -42,15 +43,17 @@ def text_of_sheet(path: Path, sheet: str | None) -> tuple[bytes, tuple[str, ...]
     if _formulas(path):
         with _workbook(path, data_only=False) as book:
             _refuse_uncalculated(path, name, rows, book[name])
-    text = io.StringIO(newline="")
+    text, ends, line = io.StringIO(newline=""), list[int](), 0
     writer = csv.writer(text, lineterminator="\n")
     for row in rows:
         if all(cell is None for cell in row):
             text.write("\n")
         else:
             writer.writerow(map(_written, row))
+        line += 1 + sum(len(BREAK.findall(cell)) for cell in row if isinstance(cell, str))
+        ends.append(line)
     others = f"{path}: the sheet {name!r} is read, the first of {len(book.sheetnames)}; --sheet names another"
-    return text.getvalue().encode(), (others,) if sheet is None and len(book.sheetnames) > 1 else ()
+    return text.getvalue().encode(), ends, (others,) if sheet is None and len(book.sheetnames) > 1 else ()
 
 
 @contextmanager

@@ -26,6 +26,8 @@ LEADING_ZERO = re.compile(r"0\d+")
 LEAST_ROWS = 30
 # Numbers that stand for a missing value where they lie apart from all others.
 STAND_INS = (-1.0, *(sign * (10.0**digits - 1.0) for digits in (1, 2, 3, 4, 5) for sign in (-1, 1)))
+# Zeros that stand for missing values are at most this share of a column.
+MOST_ZEROS = 0.1
 # Rows and folds of the trees that look for leaks, and the share of the target's variation that a leak leaves at most.
 LEAK_ROWS, FOLDS, LEFT = 2_000, 5, 0.01
 # Leaves of such a tree: enough for a curve to 1e-4 of its range.
@@ -39,7 +41,7 @@ MOSTLY = 0.5
 
 
 def constants(columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:
-    """Columns with one value; a missing value counts as one: it tells something too."""
+    """Columns that have one value in every row; a column with missing values is none, since gaps may say something."""
     for name, values in columns.items():
         if len(pd.unique(values)) == 1 and not pd.isna(values[0]):
             value = f"{values[0]:g}" if values.dtype.kind == "f" else values[0]
@@ -161,6 +163,29 @@ def stand_in(name: str, values: np.ndarray) -> Finding | None:
     return None
 
 
+def zeros(name: str, values: np.ndarray) -> Finding | None:
+    """A few zeros below numbers that lie together far above 0, as where 0 was typed for a value that is not known.
+
+    All but one in a hundred of the others are at least half their median: amounts and counts, whose zeros are meant,
+    reach lower.
+    """
+    present = values[~np.isnan(values)]
+    others = present[present != 0]
+    count = len(present) - len(others)
+    if not 2 <= count <= MOST_ZEROS * len(present) or len(others) < LEAST_ROWS or len(np.unique(others)) <= FEW:
+        return None
+    lowest, low, middle = np.quantile(others, [0, 0.01, 0.5])
+    if low < middle / 2 or lowest < middle / 4:
+        return None
+    option = ("--missing", f"{name}=0")
+    return Finding(
+        f"column {name!r}: {count} cells are 0, far below all others ({lowest:.6g} to {others.max():.6g}). If 0 stands "
+        f"for a missing value: {flag(*option)}.",
+        option[0],
+        option[1:],
+    )
+
+
 def words_for_missing(columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:
     """Labels that probably stand for a missing value, each with the columns that have it."""
     found: dict[str, list[str]] = {}
@@ -196,9 +221,9 @@ def gaps(columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:
     shares = {name: float(pd.isna(values).mean()) for name, values in columns.items()}
     some = sorted((name for name, share in shares.items() if 0 < share < MOSTLY), key=lambda name: -shares[name])
     if some:
-        told = [f"{name!r} {_percent(shares[name])}" for name in some[:LISTED]]
+        first = [f"{name!r} {_percent(shares[name])}" for name in some[:LISTED]]
         more = f" and {len(some) - LISTED} more columns" if len(some) > LISTED else ""
-        yield Finding(f"missing values: {', '.join(told)}{more}. Every model takes them.")
+        yield Finding(f"missing values: {', '.join(first)}{more}. Every model takes them.")
     for name, share in shares.items():
         if MOSTLY <= share < 1:
             yield Finding(

@@ -7,6 +7,7 @@ import io
 import re
 import warnings
 import zlib
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import IO, Any, NoReturn, cast, final
 import numpy as np
 import pandas as pd
 
-from bayescope.cli.header import check_header, listed
+from bayescope.cli.header import check_header, listed, spellings_of_missing
 from bayescope.cli.source import all_blocks
 from bayescope.cli.text_format import COMMA, UTF_8
 from bayescope.errors import InputError
@@ -43,15 +44,17 @@ class Spelling:
 
     Attributes:
         separator: between cells.
-        missing: what stands for a missing value beside pandas' usual spellings.
+        missing: what stands for a missing value beside pandas' usual spellings, as value or column=value.
         decimal: the decimal mark.
         encoding: of the text.
+        rows: of a spreadsheet, the last line of each row.
     """
 
     separator: str
     missing: tuple[str, ...] = ()
     decimal: str = "."
     encoding: str = UTF_8
+    rows: tuple[int, ...] = ()
 
     @property
     def skips_spaces(self) -> bool:
@@ -86,6 +89,7 @@ class TextSource:
         encoding: of the text.
         notes: remarks on how the table is read.
         size: of the file that the bytes are in; ``None`` for a pipe.
+        rows: of a spreadsheet, the last line of each row.
         longest_line: the characters that no line may have.
 
     Attributes:
@@ -110,10 +114,11 @@ class TextSource:
         encoding: str = UTF_8,
         notes: tuple[str, ...] = (),
         size: int | None = None,
+        rows: Sequence[int] = (),
         longest_line: int = LONGEST_LINE,
     ) -> None:
         self.name, self.share, self._size = name, None if size is None else 0.0, size
-        self._spelling, self._begin = Spelling(separator, tuple(missing), decimal, encoding), begin
+        self._spelling, self._begin = Spelling(separator, tuple(missing), decimal, encoding, tuple(rows)), begin
         self._longest_line, self.notes = longest_line, notes
         first = self._records()
         try:
@@ -374,14 +379,15 @@ class TextBlock:
         return [name for name in names if types[name].kind in NUMBERS or not self._no_number(frame[name]).any()]
 
     def place(self, row: int) -> str:
-        """The line that a record ends in."""
+        """The line that a record ends in, or its row of a spreadsheet."""
         _, _, end = next(islice(self.spelling.records(self.lines), row, None))
-        return f"line {self.first - 1 + end}"
+        line, rows = self.first - 1 + end, self.spelling.rows
+        return f"row {bisect_left(rows, line) + 1}" if rows else f"line {line}"
 
     def _parsed(self, names: Sequence[str], **options: Any) -> pd.DataFrame:
         if not names:
             return pd.DataFrame(index=range(self.rows))
-        given = {"na_values": list(self.spelling.missing), **options}
+        given = {"na_values": self._spelled_missing(names), **options}
         # The blank line keeps pandas from taking a byte order mark in the first cell for that of a file.
         text = io.StringIO("".join(["\n", *self.lines]))
         try:
@@ -403,6 +409,11 @@ class TextBlock:
                 f"{self.source}: from line {self.first}: expected a table that can be read, got: {reason}. Fix it."
             ) from None
         return frame
+
+    def _spelled_missing(self, names: Sequence[str]) -> list[str] | dict[str, list[str]]:
+        """What stands for a missing value, as pandas takes it: in every column, or for each what does in it."""
+        everywhere, single = spellings_of_missing(self.spelling.missing, self.header)
+        return {name: everywhere + single.get(name, []) for name in names} if single else everywhere
 
     def _numbers(self, column: pd.Series) -> np.ndarray:
         """The cells of a column as float64, if they are finite numbers or missing."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, final
 from bayescope.errors import InputError
 
 if TYPE_CHECKING:
-    from bayescope_command.app import CheckOptions, CompareOptions, FitOptions, PredictOptions, ReportOptions
+    from bayescope_command.app import TableOptions
 
 # Bytes and records from which the format is recognised.
 HEAD, RECORDS = 2**18, 200
@@ -50,7 +50,7 @@ class TextFormat:
     sheet: str | None = None
 
     @classmethod
-    def of(cls, options: FitOptions | PredictOptions | CompareOptions | ReportOptions | CheckOptions) -> TextFormat:
+    def of(cls, options: TableOptions) -> TextFormat:
         """The format that the options of a command name.
 
         Raises:
@@ -110,6 +110,10 @@ class TextFormat:
         ]
         note = f"{name} was taken for text {', '.join(remarks)}; --sep, --decimal and --encoding decide otherwise"
         return replace(self, sep=sep, decimal=decimal, encoding=encoding), (note,) if remarks else ()
+
+
+# A format of which no option says anything.
+AS_IT_IS = TextFormat()
 
 
 def spelled(sep: str) -> str:
