@@ -337,9 +337,10 @@ def command(name: str, work: str) -> Callable[[type[Options]], type[Options]]:
 
     def register(options: type[Options]) -> type[Options]:
         def run_with(**given: object) -> None:
+            asked = options(**given)
             worker = getattr(importlib.import_module(f"bayescope.cli.{module}"), function)
             with exits():
-                worker(options(**given))
+                worker(asked)
 
         signature = inspect.signature(options, eval_str=True)
         # The help shows a command's own options before those that it shares with others.

@@ -16,6 +16,7 @@ import bayescope as bs
 from bayescope.cli.arrow_source import large
 from bayescope.cli.streamed_table import stride
 from bayescope.storage import read_manifest
+from tests.cli.started import command
 from tests.cli.tables import mixed, refused, run, written
 
 ROWS = 240
@@ -210,9 +211,9 @@ def test_what_cannot_be_used_is_told(parts: Path, rows: pd.DataFrame, tmp_path: 
 
 
 def torchrun(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    typed = [*command, "-m", "bayescope", *map(str, arguments)]
+    typed = [*launcher, *command(), *map(str, arguments)]
     return subprocess.run(typed, capture_output=True, text=True, timeout=500, env=environment, check=False)
 
 
