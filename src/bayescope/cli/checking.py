@@ -35,9 +35,9 @@ from bayescope_command.app import CheckOptions
 
 # Names that a target often has; else it is the last column.
 TARGETS = ("target", "y", "label", "class", "outcome", "response")
-# The share of rows that a fit holds out unless an option says otherwise.
+# The share of rows that a fit holds out by default.
 HELD_OUT = 0.2
-# More whole numbers than this, some of which occur once, are rather counts or ratings than classes.
+# More whole numbers than this, some of which occur once, are probably counts or ratings and not classes.
 FEW_CLASSES = 4
 # How many letters of the suggested command stand in a line.
 WIDTH = 88
@@ -79,7 +79,7 @@ def _guessed(header: Sequence[str]) -> str:
 
 
 def _suspicions(source: Source, found: Examined) -> Iterator[Finding]:
-    """What a fit takes, and may mislead it, in the columns that nothing worse is said of."""
+    """What may mislead a fit, in the columns that have no problem."""
     target = found.target
     worse = {problem.about for problem in found.problems}
     names = [name for name in found.roles.features(source) if name in found.columns and name not in worse]
@@ -139,7 +139,7 @@ def _of_target(found: Examined, target: Target) -> Iterator[Finding]:
         held_out_rows(target, HELD_OUT, 0)
     for problem in problems:
         if target.reason and len(target.classes) > FEW_CLASSES:
-            text = f"{problem} If {target.name} is a number and no class: --task regression."
+            text = f"{problem} If {target.name} is a number and not a class: --task regression."
             yield Finding(text, "--task", ("regression",), refused=True, suggested=True)
         else:
             yield Finding(problem, "--test-size", ("0",), refused=True, suggested=True)

@@ -16,12 +16,12 @@ LISTED = 8  # names or labels listed in a message
 LONGEST = 200  # characters of each
 # A table of more columns takes minutes to read, a column at a time.
 MOST_COLUMNS = 100_000
-# How alike a name has to be to be asked after: the share of letters that two names have in common, in one order.
+# A message asks whether a name was meant if it shares this many of its letters, in order, with the name that was typed.
 ALIKE = 0.75
 
 
 def check_header(name: str, header: Sequence[str], separator: str | None = None) -> None:
-    """Refuses a header that names no columns, or not each by a name of its own.
+    """Refuses a header that does not give each column a name of its own.
 
     Args:
         name: of the table, for messages.

@@ -1,4 +1,4 @@
-"""Several complaints in one run: each is a message of its own."""
+"""Several problems of one table in one run, each with a message."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ColumnProblem(InputError):
 
 
 def refuse(problems: Sequence[str]) -> None:
-    """Raises what is wrong, if anything is, each thing once.
+    """Raises all problems as one error, each once; nothing where there are none.
 
     Raises:
         InputError: with all messages.
@@ -48,7 +48,7 @@ def refuse(problems: Sequence[str]) -> None:
 
 @contextmanager
 def collected(problems: list[str]) -> Iterator[None]:
-    """A stretch whose complaint about an input joins others."""
+    """Adds the message of an `InputError` that the block raises to a list."""
     try:
         yield
     except InputError as error:

@@ -1,4 +1,4 @@
-"""A sheet of a spreadsheet as delimited text, so that all that is known of text holds for it."""
+"""A sheet of a spreadsheet as delimited text, which is then read like any other text."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def text_of_sheet(path: Path, sheet: str | None) -> tuple[bytes, list[int], tupl
 
 @contextmanager
 def _workbook(path: Path, *, data_only: bool) -> Iterator[Any]:
-    """The file while it is open, and what goes wrong in it as errors of ours."""
+    """Opens the file for a while; whatever its parser raises becomes an `InputError`."""
     openpyxl: Any = checks.optional_package("openpyxl", extra="excel")
     try:
         with warnings.catch_warnings():
@@ -87,7 +87,7 @@ def _named(path: Path, sheet: str | None, names: Sequence[str]) -> str:
 
 
 def _trimmed(path: Path, sheet: Any) -> list[tuple[Any, ...]]:
-    """The rows without the empty columns to the right, which hold but colours and borders."""
+    """The rows without the columns to the right that hold only colours and borders."""
     rows: list[tuple[Any, ...]] = []
     width = cells = 0
     for row in sheet.iter_rows(values_only=True):
@@ -109,7 +109,7 @@ def _formulas(path: Path) -> bool:
 
 
 def _refuse_uncalculated(path: Path, name: str, rows: Sequence[tuple[Any, ...]], sheet: Any) -> None:
-    """Refuses formulas without a value, which would pass for missing ones."""
+    """Refuses formulas without a value, which would be taken for missing values."""
     for row, formulas in zip(rows, sheet.iter_rows(), strict=True):
         for value, cell in zip(row, formulas, strict=False):
             if value is None and cell.data_type == "f":

@@ -1,4 +1,4 @@
-"""What may mislead in a table that can be fitted: ids, codes, constants, twins, leaks, words for missing values."""
+"""What may mislead in a table that can be fitted: ids, codes, constants, equal columns, leaks, words for missing."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def multiples(columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:
 
 
 def row_number(name: str, values: np.ndarray) -> Finding | None:
-    """A column of numbers that counts the rows, or is named as if it did and is different in each."""
+    """A column that numbers the rows: it runs without a gap, or is different in each row and has a name such as id."""
     rows = len(values)
     if rows < LEAST_ROWS or not np.isfinite(values).all() or (values % 1 != 0).any() or len(np.unique(values)) < rows:
         return None
@@ -110,7 +110,7 @@ def row_number(name: str, values: np.ndarray) -> Finding | None:
 
 
 def code(name: str, values: np.ndarray, cells: Sequence[str], target: Target) -> Finding | None:
-    """Whole numbers that may be labels: written with leading zeros, or few whose order the target does not follow.
+    """Whole numbers that may be labels: with leading zeros, or a few whose order the target does not follow.
 
     Args:
         name: of the column.
@@ -145,7 +145,7 @@ def code(name: str, values: np.ndarray, cells: Sequence[str], target: Target) ->
 
 
 def stand_in(name: str, values: np.ndarray) -> Finding | None:
-    """A number such as −999 that recurs and lies farther from all others than they lie apart."""
+    """A number such as −999 that recurs and is farther from all others than these are from each other."""
     found, counts = np.unique(values[~np.isnan(values)], return_counts=True)
     if len(found) < 4:
         return None
@@ -217,7 +217,7 @@ def variants(name: str, labels: Sequence[str]) -> Finding | None:
 
 
 def gaps(columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:
-    """Where values are missing: all columns in one line, and those that hardly have any one by one."""
+    """Where values are missing: one line for all columns, and one for each column that is mostly missing."""
     shares = {name: float(pd.isna(values).mean()) for name, values in columns.items()}
     some = sorted((name for name, share in shares.items() if 0 < share < MOSTLY), key=lambda name: -shares[name])
     if some:
@@ -227,7 +227,7 @@ def gaps(columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:
     for name, share in shares.items():
         if MOSTLY <= share < 1:
             yield Finding(
-                f"column {name!r}: {_percent(share)} of its values are missing. If that tells nothing: "
+                f"column {name!r}: {_percent(share)} of its values are missing. If a gap says nothing: "
                 f"{flag('--drop', name)}.",
                 "--drop",
                 (name,),
@@ -235,7 +235,7 @@ def gaps(columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:
 
 
 def repeated_rows(columns: Mapping[str, np.ndarray], target: Target) -> Finding | None:
-    """How many rows are equal to earlier ones in every column."""
+    """The number of rows that are equal to an earlier row in every column."""
     frame = pd.DataFrame({**columns, "": target.values})
     count = int(frame.duplicated().sum())
     if not count:
@@ -247,7 +247,7 @@ def repeated_rows(columns: Mapping[str, np.ndarray], target: Target) -> Finding 
 
 
 def leak(name: str, values: np.ndarray, kind: Kind, target: Target) -> Finding | None:
-    """A column from which alone a tree predicts the target almost perfectly, in rows that it was not fitted to."""
+    """A column that predicts the target almost perfectly by itself: a tree does, in rows that were not used for it."""
     rows = len(values)
     if rows < LEAST_ROWS:
         return None

@@ -1,4 +1,4 @@
-"""Delimited text as blocks of whole records: every record has the header's width, and a line that messages name."""
+"""Delimited text in blocks of whole records: each has as many cells as the header, and messages name its line."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Spelling:
 
     @property
     def skips_spaces(self) -> bool:
-        """Whether spaces before a cell are no part of it."""
+        """Whether spaces before a cell are left out."""
         return self.separator != " "
 
     def records(self, lines: Iterable[str]) -> Iterator[tuple[list[str], int, int]]:
@@ -71,7 +71,7 @@ class Spelling:
                 yield record, begin, end
 
     def pointed(self, cell: str) -> str:
-        """A number with a decimal point; what has one already is no number beside decimal commas."""
+        """A number with a decimal point; beside decimal commas, a cell with a point is not a number."""
         return cell if self.decimal == "." else cell.replace(".", "_").replace(self.decimal, ".")
 
 
@@ -84,7 +84,7 @@ class TextSource:
         separator: between cells.
         begin: opens the bytes from their beginning.
         missing: what stands for a missing value beside pandas' usual spellings.
-        once: whether the bytes come but once, as those of a pipe do.
+        once: whether the bytes can be read only once, as those of a pipe.
         decimal: the decimal mark.
         encoding: of the text.
         notes: remarks on how the table is read.
@@ -99,7 +99,7 @@ class TextSource:
         notes: remarks on how the table is read.
 
     Raises:
-        InputError: if the bytes are no text, or the header cannot be used.
+        InputError: if the bytes are not text, or the header cannot be used.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Records:
     def __init__(self, name: str, spelling: Spelling, stream: IO[bytes], longest_line: int) -> None:
         self._name, self._spelling = name, spelling
         self._stream, self._longest_line = stream, longest_line
-        # Bytes that are no text come through, marked, so that their line can be reported.
+        # Bytes that the encoding does not know are kept, marked, so that a message can name their line.
         self._text = io.TextIOWrapper(stream, encoding=spelling.encoding, errors="surrogateescape")
         self._bounded = self._bounded_lines()
         self._line = 0
@@ -240,11 +240,11 @@ class Records:
             ) from None
         except (OSError, EOFError, zlib.error) as error:
             raise InputError(
-                f"{self._name}: expected a file that can be read to its end, got: {error}. Mend or unpack the file."
+                f"{self._name}: expected a file that can be read to its end, got: {error}. Repair or unpack the file."
             ) from None
 
     def _bounded_lines(self) -> Iterator[str]:
-        """The lines, of which none, and no block, may be longer than memory holds."""
+        """The lines; a line or a block of lines that memory does not hold is refused."""
         longest = checked = self._longest_line
         for line in iter(partial(self._text.readline, longest), ""):
             self._characters += len(line)
@@ -301,14 +301,16 @@ class Records:
         )
         if end is not None and end > place:
             raise InputError(
-                f"{where} up to line {self._line + end}. Close the quotation mark of a cell, or mend the rest."
+                f"{where} up to line {self._line + end}. Close the quotation mark of a cell, or correct the line."
             )
         more = (
             f"; other numbers of cells are also in {'lines' if len(others) > 1 else 'line'} {listed(others)}"
             if others
             else ""
         )
-        raise InputError(f"{where}{more}. Mend the line; a cell that holds the separator stands in quotation marks.")
+        raise InputError(
+            f"{where}{more}. Correct the line; put quotation marks around a cell that holds the separator."
+        )
 
     def _check_characters(self, lines: Sequence[str]) -> None:
         text = "".join(lines)
@@ -325,7 +327,7 @@ class Records:
                 line, byte = self._line + 1 + text.count("\n", 0, error.start), ord(text[error.start]) - 0xDC00
                 named = "UTF-8" if self._spelling.encoding == UTF_8 else self._spelling.encoding
                 raise InputError(
-                    f"{self._name}: line {line}: expected text in {named}, got the byte {byte:#x}, which is none. Name "
+                    f"{self._name}: line {line}: expected text in {named}, got the byte {byte:#x}. Name "
                     "its --encoding, such as latin-1, or save the table as UTF-8 text."
                 ) from None
 
@@ -355,7 +357,7 @@ class TextBlock:
         """The columns named, as numbers or as labels.
 
         Raises:
-            InputError: if a cell is no finite number in a column of numbers.
+            InputError: if a cell in a column of numbers is not a finite number.
         """
         # Numbers are parsed as pandas finds them: asked for them, it would also make 1 of a column of True.
         text = {name: str for name, kind in kinds.items() if kind == "categorical"}
@@ -422,8 +424,8 @@ class TextBlock:
             row = int(np.argmax(strange))
             raise InputError(
                 f"{self.source}: {self.place(row)}, column {name!r}: expected a number, got "
-                f"{listed(self.copied([name])[name].iloc[[row]])}. Mend the cell, or leave it empty where there is no "
-                "value."
+                f"{listed(self.copied([name])[name].iloc[[row]])}. Correct the cell, or leave it empty "
+                "where there is no value."
             )
         numbers = self._floats(column)
         infinite = np.isinf(numbers)

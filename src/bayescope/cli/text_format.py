@@ -1,4 +1,4 @@
-"""How a table of text is written: separator, decimal mark and encoding, named by options or recognised."""
+"""The separator, decimal mark and encoding of a table of text, named by options or recognised."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ POINT = re.compile(r"[-+]?\d*\.\d+([eE][-+]?\d+)?")
 @final
 @dataclass(frozen=True)
 class TextFormat:
-    """What options say of a table's file; ``None`` for what its first bytes are to tell.
+    """What options say of a table's file; ``None`` where its first bytes decide.
 
     Attributes:
         sep: what separates cells.
@@ -123,7 +123,7 @@ def spelled(sep: str) -> str:
 
 
 def _encoding(head: bytes) -> str:
-    """By the byte order mark, else UTF-8, else that of Western Europe, unless it may be UTF-8 with a slip."""
+    """The encoding by the byte order mark, else UTF-8, else Windows-1252 where nothing else in the bytes is UTF-8."""
     for mark, name in MARKS:
         if head.startswith(mark):
             return name
@@ -141,7 +141,7 @@ def _encoding(head: bytes) -> str:
 
 
 def _separator(text: str, usual: str, *, whole: bool) -> str:
-    """What cuts the most cells from the header, and as many from nearly all other records; else from the header."""
+    """The mark that cuts most cells from the header and as many from nearly all records, else from the header."""
     found: dict[str, int] = {}
     of_header: dict[str, int] = {}
     for mark in SEPARATORS:

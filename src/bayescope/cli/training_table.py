@@ -23,7 +23,7 @@ from bayescope.errors import InputError
 from bayescope.tables.columns import Kind
 from bayescope_command.app import TrainingOptions
 
-# Rows of a class, so that one can be held out and one learnt from; and of the rows of a regression.
+# Least rows of each class, and of a regression: one to learn from and one to hold out.
 LEAST = 2
 
 
@@ -64,7 +64,7 @@ class Roles:
         """The roles with names that are columns.
 
         Raises:
-            InputError: if one is none, or has two roles that exclude each other.
+            InputError: if a name is not a column, or a column has two roles that exclude each other.
         """
         header, name, problems = source.header, source.name, list[str]()
         if self.target not in header:
@@ -167,7 +167,7 @@ class TrainingTable:
         return self.taken(train), self.taken(test) if len(test) else None, []
 
     def digest(self) -> str:
-        """What tells these rows from others, whatever their order."""
+        """A fingerprint of the rows, the same in every order."""
         frame = self.features.assign(**{"": self.target.values})
         return f"{int(pd.util.hash_pandas_object(frame, index=False).to_numpy().sum()):016x}"
 
@@ -175,7 +175,7 @@ class TrainingTable:
 @final
 @dataclass(eq=False)
 class Examined:
-    """A table as it was found to be, whatever is wrong with it.
+    """A table as it was read, with all that is wrong with it.
 
     Attributes:
         roles: of the columns, by names that there are.
@@ -401,7 +401,7 @@ def read_columns(source: Source, kinds: Mapping[str, Kind]) -> dict[str, np.ndar
 
 
 def readable_columns(source: Source, kinds: Mapping[str, Kind]) -> tuple[dict[str, np.ndarray], list[str]]:
-    """All rows of the columns that can be read, and of each other one the first cell that cannot.
+    """All rows of the columns that can be read, and for each other column the first cell that cannot.
 
     Raises:
         InputError: if there are no rows, or the table as a whole cannot be read.
@@ -466,8 +466,10 @@ def _weights(source: Source, name: str, weights: np.ndarray, places: np.ndarray)
             row = int(np.argmax(strange))
             raise InputError(
                 f"{source.name}: {place_of(source, places[row])}, column {name!r}: expected a weight of at least 0, "
-                f"got {got}. Mend the cell, or drop the row."
+                f"got {got}. Correct the cell, or drop the row."
             )
     if not (weights > 0).any():
-        raise InputError(f"{source.name}: column {name!r}: expected some weights above 0, got none. Mend the column.")
+        raise InputError(
+            f"{source.name}: column {name!r}: expected some weights above 0, got none. Correct the column."
+        )
     return weights
