@@ -344,8 +344,10 @@ def command(name: str, work: str) -> Callable[[type[Options]], type[Options]]:
 
         signature = inspect.signature(options, eval_str=True)
         # The help shows a command's own options before those that it shares with others.
-        own = inspect.get_annotations(options)
-        ordered = sorted(signature.parameters.values(), key=lambda each: each.name not in own)
+        owners = [inspect.get_annotations(base) for base in options.__mro__]
+        ordered = sorted(
+            signature.parameters.values(), key=lambda each: [each.name in own for own in owners].index(True)
+        )
         run_with.__signature__ = signature.replace(parameters=ordered)  # type: ignore[attr-defined]
         run_with.__doc__ = options.__doc__
         app.command(name)(run_with)

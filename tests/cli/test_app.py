@@ -226,9 +226,9 @@ def test_a_process_ends_with_the_code_and_the_line(tmp_path):
     ended = process("compare", tmp_path / "none.csv", "--target", "kind", start=command())
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == f"bayescope: {tmp_path / 'none.csv'}: expected a file, got nothing there.\n"
-    ended = process("comparing", start=(sys.executable, "-m", "bayescope"))
+    ended = process("nothing", start=(sys.executable, "-m", "bayescope"))
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr == "bayescope: no such command 'comparing'; see 'bayescope --help'.\n"
+    assert ended.stderr == "bayescope: no such command 'nothing'; see 'bayescope --help'.\n"
 
 
 @pytest.mark.parametrize(
