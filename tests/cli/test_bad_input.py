@@ -32,7 +32,7 @@ TABLES = {
     "long row": (CSV + "41,50.0,1.0,red,1,sick,9\n", "line 42: expected 6 cells, as in the header, got 7"),
     "several rows": (
         CSV + "41,50.0\n42,1,2,red,3,sick\n43\n44\n",
-        "line 42: expected 6 cells, as in the header, got 2; other numbers of cells are also in lines 44, 45. Mend",
+        "line 42: expected 6 cells, as in the header, got 2; other numbers of cells are also in lines 44, 45. Correct",
     ),
     "open quote": (CSV + '41,50.0,1.0,"red,1,sick\n', "line 42"),
     "open quote above": (

@@ -272,7 +272,7 @@ BAD = {
     "endless quote": ('a,b\n1,"x\n' + "2,y\n" * 40_000, "line 2 or below: expected a quoted cell to end"),
     "a slip in each row": (
         "a;b;kind\n1;2\n1\n",
-        "line 2: expected 3 cells, as in the header, got 2; other numbers of cells are also in line 3. Mend",
+        "line 2: expected 3 cells, as in the header, got 2; other numbers of cells are also in line 3. Correct",
     ),
     "no header": ("6,148,72,1\n1,85,66,0\n", "the first row looks like data. Put a line of names above it"),
     "unnamed column": (",a,kind\n0,1,x\n", "got none for column 1. Name it, or drop it if it is a row index"),
