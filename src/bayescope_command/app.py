@@ -58,7 +58,8 @@ Categorical = Annotated[
 Missing = Annotated[
     list[str] | None,
     typer.Option(
-        help="What stands for a missing value beside an empty cell, NA, NaN, null and their like; repeatable."
+        help="What stands for a missing value beside an empty cell, NA, NaN, null and their like, as -999, or in one "
+        "column alone, as 'glucose=0'; repeatable."
     ),
 ]
 Dates = Annotated[
@@ -285,6 +286,28 @@ Browser = Annotated[
 
 # --- the commands ----------------------------------------------------------------------------------------------------
 
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """What every command takes that reads a table: how text is written, and the form of the answer."""
+
+    sep: Sep = None
+    decimal: Decimal = None
+    encoding: Encoding = None
+    sheet: Sheet = None
+    as_json: AsJson = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions(TableOptions):
+    """What every command takes that reads a table to learn from it: what its columns hold."""
+
+    categorical: Categorical = None
+    drop: Drop = None
+    missing: Missing = None
+    dates: Dates = None
+
+
 app = typer.Typer(
     name="bayescope", help=HELP, no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False
 )
@@ -314,12 +337,18 @@ def command(name: str, work: str) -> Callable[[type[Options]], type[Options]]:
 
     def register(options: type[Options]) -> type[Options]:
         def run_with(**given: object) -> None:
+            asked = options(**given)
             worker = getattr(importlib.import_module(f"bayescope.cli.{module}"), function)
             with exits():
-                worker(options(**given))
+                worker(asked)
 
         signature = inspect.signature(options, eval_str=True)
-        run_with.__signature__ = signature  # type: ignore[attr-defined]
+        # The help shows a command's own options before those that it shares with others.
+        owners = [inspect.get_annotations(base) for base in options.__mro__]
+        ordered = sorted(
+            signature.parameters.values(), key=lambda each: [each.name in own for own in owners].index(True)
+        )
+        run_with.__signature__ = signature.replace(parameters=ordered)  # type: ignore[attr-defined]
         run_with.__doc__ = options.__doc__
         app.command(name)(run_with)
         return options
@@ -339,7 +368,7 @@ def every_command(
 @command("fit", "fitting:fit_table")
 @final
 @dataclass(frozen=True, kw_only=True)
-class FitOptions:
+class FitOptions(TrainingOptions):
     """Fit a model to TABLE, say how well it predicts held-out rows, and save it in one file.
 
     Columns are numbers where all cells are, else labels; missing values are welcome. Rows without a target are left
@@ -355,31 +384,22 @@ class FitOptions:
     posterior: Posterior = None
     prior_precision: PriorPrecision = None
     interactions: Interactions = None
-    categorical: Categorical = None
-    drop: Drop = None
     weight: Weight = None
     offset: Offset = None
     exposure: Exposure = None
     trials: Trials = None
-    missing: Missing = None
-    dates: Dates = None
-    sep: Sep = None
-    decimal: Decimal = None
-    encoding: Encoding = None
-    sheet: Sheet = None
     given: Given = None
     seed: Seed = 0
     test_size: HeldOutShare = 0.2
     refit: Refit = True
     resume: Resume = False
     stream: Stream = None
-    as_json: AsJson = False
 
 
 @command("check", "checking:check_table")
 @final
 @dataclass(frozen=True, kw_only=True)
-class CheckOptions:
+class CheckOptions(TrainingOptions):
     """Say all that is wrong or suspicious with TABLE at once, and print the command that fits it.
 
     Types, missing values, ids, codes, dates, leaks, constants and duplicates, with the options that help.
@@ -388,21 +408,12 @@ class CheckOptions:
     table: Table
     target: GuessedTarget = None
     task: Task = "auto"
-    categorical: Categorical = None
-    drop: Drop = None
-    missing: Missing = None
-    dates: Dates = None
-    sep: Sep = None
-    decimal: Decimal = None
-    encoding: Encoding = None
-    sheet: Sheet = None
-    as_json: AsJson = False
 
 
 @command("predict", "predicting:predict_table")
 @final
 @dataclass(frozen=True, kw_only=True)
-class PredictOptions:
+class PredictOptions(TableOptions):
     """Predict every row of TABLE, with how sure the model is.
 
     Of classes: predicted, p(class) of each, low and high of the predicted one's probability, epistemic_sd, entropy and
@@ -416,19 +427,14 @@ class PredictOptions:
     abstain: Abstain = None
     keep: Keep = None
     digits: Digits = "known"
-    sep: Sep = None
-    decimal: Decimal = None
-    encoding: Encoding = None
-    sheet: Sheet = None
     chunk_rows: ChunkRows = 65_536
     formulas: Formulas = False
-    as_json: AsJson = False
 
 
 @command("compare", "comparing:compare_files")
 @final
 @dataclass(frozen=True, kw_only=True)
-class CompareOptions:
+class CompareOptions(TrainingOptions):
     """Fit every posterior of a model to TABLE and judge each one against NUTS, where it takes seconds.
 
     Or, given saved models before TABLE, judge them on the same of its rows: the scores of each, paired differences
@@ -454,15 +460,6 @@ class CompareOptions:
     prior_precision: OnePrior = None
     features: Features = None
     given: Given = None
-    categorical: Categorical = None
-    drop: Drop = None
-    missing: Missing = None
-    dates: Dates = None
-    sep: Sep = None
-    decimal: Decimal = None
-    encoding: Encoding = None
-    sheet: Sheet = None
-    as_json: AsJson = False
 
     def __post_init__(self) -> None:
         """Asks for the target where no model's file may name it."""
@@ -473,7 +470,7 @@ class CompareOptions:
 @command("report", "reporting:report_table")
 @final
 @dataclass(frozen=True, kw_only=True)
-class ReportOptions:
+class ReportOptions(TableOptions):
     """Judge a model on TABLE and write a page on how far its answers can be trusted.
 
     Of the table that the model was fitted to with --no-refit, only the held-out rows are judged.
@@ -486,12 +483,7 @@ class ReportOptions:
     reference: Reference = "auto"
     training: TrainingTablePath = None
     held_out: HeldOut = False
-    sep: Sep = None
-    decimal: Decimal = None
-    encoding: Encoding = None
-    sheet: Sheet = None
     seed: Seed = 0
-    as_json: AsJson = False
 
 
 @command("effects", "drawing_effects:draw_effects")

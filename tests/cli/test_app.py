@@ -17,6 +17,7 @@ from bayescope.errors import ConvergenceError
 from bayescope.estimators import BayesianLogisticRegression
 from bayescope_command.app import CompareOptions
 from bayescope_command.exits import exits
+from tests.cli.started import command
 from tests.cli.tables import refused, run
 from tests.conditions import file_limit
 
@@ -217,20 +218,21 @@ def test_gallery_draws_what_is_asked_for(tmp_path):
     assert not (tmp_path / "more").exists()
 
 
-def process(*arguments, module="bayescope_command"):
-    return subprocess.run(
-        [sys.executable, "-m", module, *map(str, arguments)], capture_output=True, text=True, check=False
-    )
+def process(*arguments, start=(sys.executable, "-m", "bayescope_command")):
+    return subprocess.run([*start, *map(str, arguments)], capture_output=True, text=True, check=False)
 
 
 def test_a_process_ends_with_the_code_and_the_line(tmp_path):
-    ended = process("compare", tmp_path / "none.csv", "--target", "kind", module="bayescope")
+    ended = process("compare", tmp_path / "none.csv", "--target", "kind", start=command())
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == f"bayescope: {tmp_path / 'none.csv'}: expected a file, got nothing there.\n"
+    ended = process("nothing", start=(sys.executable, "-m", "bayescope"))
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == "bayescope: no such command 'nothing'; see 'bayescope --help'.\n"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "slip", "command"),
+    ("arguments", "slip", "asked"),
     [
         (["compare", "t.csv"], "missing option '--target'", "bayescope compare"),
         (["compare"], "missing argument 'table'", "bayescope compare"),
@@ -248,11 +250,11 @@ def test_a_process_ends_with_the_code_and_the_line(tmp_path):
         (["comparing"], "no such command 'comparing'", "bayescope"),
     ],
 )
-def test_a_slip_in_the_arguments_ends_in_one_line(arguments, slip, command):
+def test_a_slip_in_the_arguments_ends_in_one_line(arguments, slip, asked):
     ended = process(*arguments)
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
     assert ended.stderr.lower().startswith(f"bayescope: {slip}")
-    assert ended.stderr.endswith(f"; see '{command} --help'.\n")
+    assert ended.stderr.endswith(f"; see '{asked} --help'.\n")
 
 
 def test_no_arguments_show_the_help():
@@ -268,9 +270,9 @@ def test_help_loads_neither_the_library_nor_torch():
 
 def test_every_command_has_help_and_completion():
     shown = run("--help").stdout
-    for command in ("check", "fit", "predict", "compare", "report", "effects", "info", "gallery"):
-        assert f" {command} " in shown
-        assert run(command, "--help").exit_code == 0
+    for name in ("check", "fit", "predict", "compare", "report", "effects", "info", "gallery"):
+        assert f" {name} " in shown
+        assert run(name, "--help").exit_code == 0
     assert "--install-completion" in shown
 
 

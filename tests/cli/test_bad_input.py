@@ -32,7 +32,7 @@ TABLES = {
     "long row": (CSV + "41,50.0,1.0,red,1,sick,9\n", "line 42: expected 6 cells, as in the header, got 7"),
     "several rows": (
         CSV + "41,50.0\n42,1,2,red,3,sick\n43\n44\n",
-        "line 42: expected 6 cells, as in the header, got 2; other numbers of cells are also in lines 44, 45. Mend",
+        "line 42: expected 6 cells, as in the header, got 2; other numbers of cells are also in lines 44, 45. Correct",
     ),
     "open quote": (CSV + '41,50.0,1.0,"red,1,sick\n', "line 42"),
     "open quote above": (
@@ -57,7 +57,7 @@ COMMANDS = {
     "fit: decimal": ([*FIT, "--decimal", "·"], None, "--decimal: expected a point or a comma"),
     "fit: encoding": ([*FIT, "--encoding", "base64"], None, "--encoding: expected the name of an encoding"),
     "fit: sheet of text": ([*FIT, "--sheet", "1"], None, "--sheet: expected none for"),
-    "fit: separator of files": (["fit", "{folder}", *FIT[2:], "--sep", ";"], None, "--sep: expected none for"),
+    "fit: sheet of files": (["fit", "{folder}", *FIT[2:], "--sheet", ";"], None, "--sheet: expected none for"),
     "fit: no parquet": (["fit", "{bad}", *FIT[2:]], ("t.parquet", CSV), "expected a table that can be read"),
     "fit: cut gzip": (["fit", "{bad}", *FIT[2:]], ("t.csv.gz", b"\x1f\x8b\x08"), "can be read to its end"),
     "fit: no gzip": (["fit", "{bad}", *FIT[2:]], ("t.csv.gz", CSV), "can be read to its end"),

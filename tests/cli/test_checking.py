@@ -10,7 +10,7 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from bayescope.cli.findings import flag, shell_word
 from bayescope.cli.header import split_names
-from bayescope.cli.suspicious import code, leak, looked_up, multiples, row_number, stand_in
+from bayescope.cli.suspicious import code, leak, looked_up, multiples, row_number, stand_in, zeros
 from bayescope.cli.target import Target
 from tests.cli.tables import mixed, refused, run, written
 from tests.test_prose import ROOT, blocks
@@ -211,6 +211,51 @@ def test_numbers_of_rows_and_numbers_for_missing_values():
     assert stand_in("x", np.append(normal * 600, [-999, -999])) is None
     assert not stand_in("x", np.append(normal, [99, 99])).suggested
     assert [each.values for each in multiples({"a": normal, "b": 3 - 2 * normal, "c": normal**2})] == [("b",)]
+
+
+def test_zeros_for_missing_values_are_told_from_zeros_that_are_meant(tmp_path):
+    source = np.random.default_rng(3)
+    some = source.random(400) < 0.04
+    pressure = np.where(some, 0, source.normal(72, 12, 400).round())
+    assert zeros("pressure", pressure).flag == "--missing pressure=0"
+    assert zeros("pressure", np.where(some, np.nan, pressure)) is None
+    assert zeros("pressure", pressure - 60) is None
+    meant = {
+        "counts": source.poisson(4, 400),
+        "many counts": source.poisson(source.gamma(3, 5, 400)),
+        "a dummy": some,
+        "a code": np.where(some, 0, source.integers(20, 25, 400)),
+        "amounts": np.where(some, 0, source.lognormal(3, 0.6, 400)),
+        "mostly none": np.where(source.random(400) < 0.5, 0, source.normal(72, 12, 400)),
+        "signed": source.normal(0, 1, 400).round(1),
+        "one": np.append(source.normal(72, 12, 400), 0),
+        "grades": np.append(source.uniform(1, 100, 400).round(), [0, 0, 0]),
+    }
+    for name, values in meant.items():
+        assert zeros(name, values.astype(float)) is None, name
+    frame = pd.DataFrame({"pressure": pressure, "visits": source.poisson(2, 400), "y": source.normal(size=400)})
+    path = written(tmp_path / "t.csv", frame)
+    shown = run("check", path, "--target", "y").stdout
+    assert "--missing" not in shown[shown.index("bayescope fit") : shown.index("options to add")]
+    assert "--missing pressure=0" in shown[shown.index("options to add") :]
+    after = run("check", path, "--target", "y", "--missing", "pressure=0").stdout
+    assert f"missing values: 'pressure' {100 * some.mean():.2g} %" in after
+    assert "--missing pressure=0" in after[after.index("bayescope fit") :]
+    assert refused(run("check", path, "--missing", "presure=0"), "--missing: expected a column", "'pressure'?")
+
+
+def test_dates_that_have_a_type_are_findings_with_an_option(tmp_path):
+    pytest.importorskip("pyarrow", reason="writes Parquet")
+    frame = mixed(80).drop(columns=["id", "cost"]).assign(on=pd.date_range("2024-01-01", periods=80))
+    path = written(tmp_path / "t.parquet", frame)
+    facts = json.loads(run("check", path, "--target", "state", "--json").stdout)
+    assert [each["flag"] for each in facts["findings"] if each["refused"]] == ["--dates on"]
+    result = run(*shlex.split(facts["command"])[1:-1], tmp_path / "m.bayes", "--model", "linear")
+    assert result.exit_code == 0, result.output
+    target = json.loads(run("check", path, "--target", "on", "--json").stdout)
+    assert [each["flag"] for each in target["findings"] if each["refused"]] == [None]
+    several = json.loads(run("check", tmp_path / "*.parquet", "--target", "state", "--json").stdout)
+    assert several["command"].endswith("--dates on --out model.bayes")
 
 
 def test_the_page_shows_what_the_command_says(tmp_path, monkeypatch):

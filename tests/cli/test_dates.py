@@ -79,6 +79,37 @@ def test_what_is_no_date_is_refused(tmp_path):
         learnt_dates(source(tmp_path, ["2024-05-01"]), ["onn"])
 
 
+def test_new_rows_may_have_iso_dates(tmp_path):
+    """A spreadsheet has dates of its own, whatever the text looked like that was fitted."""
+    form = {"on": ["%d.%m.%Y", "days"]}
+    cells = ["31.12.2024", "2024-12-31", "2024-12-31 12:00:00", None]
+    table = dated(source(tmp_path, cells), form)
+    (block,) = table.blocks(9)
+    np.testing.assert_array_equal(block.read({"on days": "numeric"})["on days"], [20088, 20088, 20088.5, np.nan])
+    for wrong in ("2024-31-12", "2024", "20241231", "12/31/2024"):
+        (block,) = dated(source(tmp_path, [*cells, wrong]), form).blocks(9)
+        with pytest.raises(InputError, match=f"line 6, column 'on': expected a date as .*got '{wrong}'"):
+            block.read({"on days": "numeric"})
+
+
+def test_dates_of_several_files(tmp_path):
+    """They are read into memory; --stream says so."""
+    pytest.importorskip("pyarrow", reason="reads directories")
+    (tmp_path / "parts").mkdir()
+    frame = pd.DataFrame({"on": DAYS.strftime("%d.%m.%Y"), "y": np.arange(60.0) ** 2})
+    for part in (0, 1):
+        written(tmp_path / "parts" / f"{part}.csv", frame[30 * part : 30 * part + 30])
+    given = ["--target", "y", "--dates", "on", "--model", "linear", "--test-size", "0", "--json"]
+    facts = [
+        json.loads(run("fit", each, *given, "--out", tmp_path / "m.bayes").stdout)
+        for each in (tmp_path / "parts", written(tmp_path / "t.csv", frame))
+    ]
+    assert facts[0]["features"] == 3
+    assert facts[0]["log_evidence"] == pytest.approx(facts[1]["log_evidence"])
+    streamed = run("fit", tmp_path / "parts", *given, "--stream", "--out", tmp_path / "s.bayes")
+    assert refused(streamed, "--dates: expected none with --stream")
+
+
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
 def test_the_saved_model_does_the_same_for_new_rows(tmp_path, name):
     """The file of the model knows the format of the dates, which a few new rows would not show."""

@@ -1,6 +1,7 @@
 """Signals at any moment, and standard streams that are full, closed or read by nobody: one line and its exit code."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pandas as pd
 import pytest
 
 from bayescope.estimators import BayesianLinearRegression
+from tests.cli.started import command
 
 INTERRUPTED = "bayescope: interrupted; no file is half-written.\n"
 EMPTY = "bayescope: standard input: expected a header and rows, got an empty file. Give a table with data.\n"
@@ -29,10 +31,10 @@ sys.addaudithook(once)
 """
 
 
-def shell(line, tmp_path, **places):
+def shell(line, tmp_path, start=(sys.executable, "-m", "bayescope_command"), **places):
     """The exit code of a line of the shell, and what it wrote to the streams that are left to it."""
     ended = subprocess.run(
-        ["sh", "-c", line.replace("bayescope", f"{sys.executable} -m bayescope_command", 1)],
+        ["sh", "-c", line.replace("bayescope", shlex.join(start), 1)],
         capture_output=True, text=True, check=False, cwd=tmp_path, env={**os.environ, **places},
     )  # fmt: skip
     return ended.returncode, ended.stdout, ended.stderr
@@ -153,6 +155,6 @@ def fitted(tmp_path_factory):
     ],
 )  # fmt: skip
 def test_answers_that_cannot_be_delivered(fitted, line, code, told):
-    found, _, err = shell(line, fitted)
+    found, _, err = shell(line, fitted, command())
     assert (found, err) == (code, told)
     assert sorted(file.name for file in fitted.iterdir() if file.name != "code") == ["m.bayes", "t.csv"]

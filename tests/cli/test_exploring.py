@@ -13,6 +13,7 @@ import pytest
 from bayescope.cli.exploring import explore
 from bayescope.errors import InputError
 from bayescope_command.app import ExploreOptions
+from tests.cli.started import command
 
 
 def test_a_port_that_is_taken_is_refused():
@@ -26,8 +27,8 @@ def test_a_port_that_is_taken_is_refused():
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows sends Ctrl-C to the whole console")
 def test_ctrl_c_ends_it_cleanly():
-    command = [sys.executable, "-u", "-m", "bayescope", "explore", "--no-browser"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    typed = [*command(), "explore", "--no-browser"]
+    with subprocess.Popen(typed, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         url = process.stdout.readline().strip()
         with urllib.request.urlopen(url) as page:
             assert "bayescope explore" in page.read().decode()

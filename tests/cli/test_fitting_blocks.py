@@ -16,6 +16,7 @@ import bayescope as bs
 from bayescope.cli.arrow_source import large
 from bayescope.cli.streamed_table import stride
 from bayescope.storage import read_manifest
+from tests.cli.started import command
 from tests.cli.tables import mixed, refused, run, written
 
 ROWS = 240
@@ -136,7 +137,39 @@ def test_text_is_read_in_blocks_where_asked(rows: pd.DataFrame, tmp_path: Path):
     out = tmp_path / "m.bayes"
     result = run("fit", tmp_path / "rows.csv", *LINEAR, "--stream", "--categorical", "alive", "--out", out)
     assert result.exit_code == 0, (result.output, result.exception)
-    assert refused(run("fit", tmp_path / "rows.csv", *LINEAR, "--stream", "--missing", "-9", "--out", out), "--missing")
+    rows.to_parquet(tmp_path / "rows.parquet", index=False)
+    for name, missing in (("rows.parquet", "?"), ("rows.csv", "-9"), ("rows.csv", "age=?")):
+        result = run("fit", tmp_path / name, *LINEAR, "--stream", "--missing", missing, "--out", out)
+        assert refused(result, f"--missing: expected none for {tmp_path / name}, which is read in blocks")
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16"])
+def test_a_directory_of_text_is_read_as_a_file_is(tmp_path: Path, rows: pd.DataFrame, encoding: str):
+    """Semicolons, decimal commas, line breaks in cells, an encoding, and what stands for a missing value."""
+    table = rows[["age", "dose", "colour", "state"]].assign(note=np.where(rows["alive"], "gr\u00fcn\nrot; x", "?"))
+    table = table.assign(dose=table["dose"].astype(object).fillna("?"))
+    table["dose"] = table["dose"].map(lambda dose: str(dose).replace(".", ","))
+    (tmp_path / "parts").mkdir()
+    spelled = {"index": False, "sep": ";", "decimal": ",", "encoding": encoding}
+    for name, some in (("parts/a.csv", table[:100]), ("parts/b.csv", table[100:]), ("whole.csv", table)):
+        some.to_csv(tmp_path / name, **spelled)
+    given = ["--target", "state", "--model", "linear", "--missing", "?", "--test-size", "0"]
+    answers, predicted = [], []
+    named = ["--sep", ";", "--decimal", ",", "--encoding", encoding]
+    for place, options in (("parts", []), ("parts/*.csv", named), ("parts", ["--no-stream"]), ("whole.csv", [])):
+        out = tmp_path / "m.bayes"
+        result = run("fit", tmp_path / place, *given, *options, "--out", out, "--json")
+        assert result.exit_code == 0, (result.output, result.exception)
+        answers.append(json.loads(result.stdout))
+        assert run("predict", out, tmp_path / "parts", "--out", tmp_path / "p.csv").exit_code == 0
+        predicted.append(pd.read_csv(tmp_path / "p.csv"))
+    for facts, found in zip(answers, predicted, strict=True):
+        assert (facts["numeric"], facts["labels"], facts["rows"]) == (2, 2, ROWS)
+        assert facts["log_evidence"] == pytest.approx(answers[-1]["log_evidence"])
+        pd.testing.assert_frame_equal(found, predicted[-1], rtol=1e-4)
+    assert "separated by ';', with decimal commas" in answers[0]["notes"][0]
+    wrong = run("fit", tmp_path / "parts", *given, "--sheet", "2", "--out", tmp_path / "m.bayes")
+    assert refused(wrong, "--sheet: expected none for")
 
 
 @pytest.mark.parametrize(
@@ -178,9 +211,9 @@ def test_what_cannot_be_used_is_told(parts: Path, rows: pd.DataFrame, tmp_path: 
 
 
 def torchrun(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    typed = [*command, "-m", "bayescope", *map(str, arguments)]
+    typed = [*launcher, *command(), *map(str, arguments)]
     return subprocess.run(typed, capture_output=True, text=True, timeout=500, env=environment, check=False)
 
 

@@ -318,7 +318,7 @@ def test_a_row_of_trials_is_as_many_rows_of_one_trial(tmp_path):
 @pytest.mark.parametrize(
     ("cells", "options", "message"),
     [
-        ({"animals": np.nan}, TRIALS, f"t.csv: {WHOLE}, got no value. Mend the cell, or drop the row."),
+        ({"animals": np.nan}, TRIALS, f"t.csv: {WHOLE}, got no value. Correct the cell, or drop the row."),
         ({"animals": 0}, TRIALS, f"{WHOLE}, got 0."),
         ({"animals": 2.5}, TRIALS, f"{WHOLE}, got 2.5."),
         ({"visits": 99}, TRIALS, "line 6, column 'visits': expected no more successes than trials for --likelihood"),

@@ -3,13 +3,13 @@
 import io
 import json
 import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import bayescope as bs
+from tests.cli.started import command
 from tests.cli.tables import mixed, refused, run, written
 from tests.storage.mutants import framed, parts
 
@@ -97,8 +97,8 @@ def test_pipes(classes, table, tmp_path):
 
 def test_a_reader_that_leaves_early_is_no_failure_to_talk_of(classes, tmp_path):
     path = written(tmp_path / "t.csv", pd.concat([mixed()] * 200))
-    command = [sys.executable, "-m", "bayescope_command", "predict", str(classes), str(path), "--out", "-"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    typed = [*command(), "predict", str(classes), str(path), "--out", "-"]
+    with subprocess.Popen(typed, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == b""

@@ -3,15 +3,15 @@
 import json
 import os
 import re
+import shlex
 import subprocess
-import sys
 from html import unescape
-from pathlib import Path
 
 import pytest
 
 import bayescope as bs
 from bayescope.cli import Roles, held_out_rows, open_source, read_training_table
+from tests.cli import started
 from tests.cli.tables import mixed, refused, run, written
 
 
@@ -67,7 +67,9 @@ def test_the_command_on_the_page_writes_it_again(classes, table, tmp_path):
     )
     page = out.read_text()
     out.unlink()
-    search = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # a shell that finds the command
+    found = written(tmp_path / "bayescope", f'#!/bin/sh\nexec {shlex.join(started.command())} "$@"\n')
+    found.chmod(0o755)
+    search = os.pathsep.join([str(tmp_path), os.environ["PATH"]])  # a shell that finds the command
     made = subprocess.run(
         ["sh", "-c", command(page)], cwd="/", env={**os.environ, "PATH": search}, capture_output=True, check=False
     )

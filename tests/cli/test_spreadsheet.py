@@ -75,6 +75,13 @@ def test_cells_of_every_type_and_what_surrounds_them(tmp_path):
     assert copied.values.tolist() == [["2024-05-01", "2024-05-01 10:30:00", "True", "x\ny"], ["", "3", "False", ""]]
 
 
+def test_messages_name_the_row_of_the_sheet(tmp_path):
+    """Whatever line breaks cells above have."""
+    rows = [["a\nb", "c"], ["x\r\ny\nz", 1], [None, None], ["x", 2], ["u\nv", 3]]
+    (block,) = open_source(book(tmp_path / "t.xlsx", a=rows)).blocks(9)
+    assert [block.place(row) for row in range(block.rows)] == ["row 2", "row 4", "row 5"]
+
+
 def test_a_formula_without_a_value_is_no_missing_value(tmp_path):
     path = book(tmp_path / "t.xlsx", a=[["x", "y"], [1, 2], [2, "=A2+1"]])
     with pytest.raises(

@@ -224,6 +224,17 @@ def test_further_spellings_of_missing(tmp_path):
     assert columns["b"].tolist() == ["x", "y", None]
 
 
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_a_spelling_of_missing_may_be_of_one_column(tmp_path, name):
+    frame = pd.DataFrame({"a": [0.0, 1.0, -9.0], "b": [0.0, -9.0, 2.0], "c=d": ["x", "0", "y"]})
+    source = open_source(written(tmp_path / name, frame), missing=["a=0", "c=d=y", "-9"])
+    (block,) = source.blocks(9)
+    columns = block.read({"a": "numeric", "b": "numeric", "c=d": "categorical"})
+    np.testing.assert_array_equal(columns["a"], [np.nan, 1, np.nan])
+    np.testing.assert_array_equal(columns["b"], [0, np.nan, 2])
+    assert columns["c=d"].tolist() == ["x", "0", None]
+
+
 def test_whole_numbers_that_took_a_detour_are_the_same_labels(tmp_path):
     path = written(tmp_path / "t.csv", "code\n1\n1.0\n01\n1.5\n\n2.00\n")
     assert read(path, {"code": "categorical"})["code"] == ["1", "1", "01", "1.5", "2"]
@@ -261,7 +272,7 @@ BAD = {
     "endless quote": ('a,b\n1,"x\n' + "2,y\n" * 40_000, "line 2 or below: expected a quoted cell to end"),
     "a slip in each row": (
         "a;b;kind\n1;2\n1\n",
-        "line 2: expected 3 cells, as in the header, got 2; other numbers of cells are also in line 3. Mend",
+        "line 2: expected 3 cells, as in the header, got 2; other numbers of cells are also in line 3. Correct",
     ),
     "no header": ("6,148,72,1\n1,85,66,0\n", "the first row looks like data. Put a line of names above it"),
     "unnamed column": (",a,kind\n0,1,x\n", "got none for column 1. Name it, or drop it if it is a row index"),

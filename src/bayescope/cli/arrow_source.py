@@ -12,13 +12,16 @@ import numpy as np
 import pandas as pd
 
 from bayescope.cli.findings import flag
-from bayescope.cli.header import check_header
+from bayescope.cli.header import check_header, spellings_of_missing
+from bayescope.cli.problems import ColumnProblem
 from bayescope.cli.text import labels
+from bayescope.cli.text_format import AS_IT_IS, HEAD, UTF_8, TextFormat
 from bayescope.errors import InputError
 from bayescope.tables.arrow import arrow_module, column_of, kind_of
 from bayescope.tables.columns import Column, Kind
 from bayescope.tables.dataset import TableDataset
-from bayescope.tables.sources import dataset_of, reading, wild
+from bayescope.tables.sources import TextReading, dataset_of, files_of, format_of, reading, wild
+from bayescope.tables.suspicion import is_number
 
 # A Parquet file of this many bytes and more, or whose columns take this many as numbers, is fitted a block of rows at a
 # time: columns that repeat themselves take next to nothing in the file.
@@ -31,34 +34,50 @@ class ArrowSource:
 
     Args:
         path: a file, a directory or a glob.
-        missing: what stands for a missing value, which pyarrow is not asked for.
+        missing: what stands for a missing value, as value or column=value.
+        form: what options say of files of text; all else is recognised from the first file.
 
     Attributes:
         name: for messages.
         header: the names of the columns.
         share: how much of the table the present pass has read.
-        notes: none: types are no guesses.
+        notes: remarks on how files of text are read.
 
     Raises:
-        InputError: if there are no such files, or they cannot be read as one table.
+        InputError: if there are no such files, they cannot be read as one table, or an option of the format is given
+            for files that are not text.
         MissingDependencyError: if pyarrow is not installed.
     """
 
-    def __init__(self, path: Path, missing: Sequence[str] = ()) -> None:
-        if missing:
-            raise InputError(
-                f"--missing: expected none for {path}, which pyarrow reads, got {missing[0]!r}. Leave such cells empty."
-            )
+    def __init__(self, path: Path, missing: Sequence[str] = (), form: TextFormat = AS_IT_IS) -> None:
         self.name, self.share = str(path), 0.0
-        self.notes: tuple[str, ...] = ()
+        files = list(files_of(path))
+        self._text = format_of(files) == "csv"
+        text, self.notes = _reading_of(self.name, files[0], missing, form) if self._text else (TextReading(), ())
+        if not self._text:
+            form.refuse_for(self.name, "whose columns have types")
         # As in text: true and false are labels like others.
-        self._dataset = dataset_of(self.name, truths=False)
+        self._dataset = dataset_of(self.name, truths=False, text=text)
         self._table = TableDataset(self._dataset, name=self.name, truths=False)
         self.header = self._table.names
-        check_header(self.name, self.header)
+        check_header(self.name, self.header, text.separator)
+        self._missing = spellings_of_missing(missing, self.header)
 
     def table(self, names: Sequence[str]) -> TableDataset:
-        """Some of the columns, for a fit."""
+        """Some of the columns, for a fit that reads them in blocks.
+
+        Raises:
+            InputError: if a value stands for a missing one where pyarrow does not take it so.
+        """
+        everywhere, single = self._missing
+        # pyarrow compares what is written, and not numbers: -9.0 would stay where -9 is named.
+        ignored = [text for text in everywhere if not self._text or is_number(text)]
+        ignored += [f"{name}={text}" for name in single for text in single[name]]
+        if ignored:
+            raise InputError(
+                f"--missing: expected none for {self.name}, which is read in blocks, got {ignored[0]!r}. Add "
+                "--no-stream."
+            )
         self.kinds(names)
         return TableDataset(self._dataset, columns=names, name=self.name, truths=False)
 
@@ -81,7 +100,7 @@ class ArrowSource:
         # The batches of a file may end with its row groups.
         for batch in _recut(self._table.batches(list(self.header if names is None else names), rows), rows):
             self.share = (start + batch.num_rows) / self._table.rows
-            yield ArrowBlock(self.name, batch, start)
+            yield ArrowBlock(self.name, batch, start, *self._missing)
             start += batch.num_rows
 
 
@@ -94,11 +113,15 @@ class ArrowBlock:
         source: the table's name, for messages.
         batch: the rows.
         start: how many rows come before them.
+        missing: what stands for a missing value in every column.
+        single: what does so in single ones.
     """
 
     source: str
     batch: Any
     start: int
+    missing: Sequence[str]
+    single: Mapping[str, Sequence[str]]
 
     @property
     def rows(self) -> int:
@@ -133,12 +156,18 @@ class ArrowBlock:
     def _labels(self, name: str) -> np.ndarray:
         array = self.batch.column(name)
         if arrow_module().types.is_temporal(array.type):  # as text would have them
-            return labels(pd.Series(array.cast(arrow_module().string()).to_pylist(), dtype=object))
-        return labels(pd.Series(self._column(name, labels=True).values, dtype=object))
+            cells = labels(pd.Series(array.cast(arrow_module().string()).to_pylist(), dtype=object))
+        else:
+            cells = labels(pd.Series(self._column(name, labels=True).values, dtype=object))
+        if spelled := self._spelled_missing(name):
+            cells[[cell in spelled for cell in cells]] = None
+        return cells
 
     def _numbers(self, name: str) -> np.ndarray:
         if kind_of(self.batch.schema.field(name).type) == "numeric":
-            return self._column(name, labels=False).values
+            values = self._column(name, labels=False).values
+            stand_ins = [float(text) for text in self._spelled_missing(name) if is_number(text)]
+            return np.where(np.isin(values, stand_ins), np.nan, values) if stand_ins else values
         cells = self._labels(name)
         parsed = np.asarray(pd.to_numeric(pd.Series(cells, dtype=object), errors="coerce"), dtype=np.float64)
         strange = np.isnan(parsed) & (cells != None)  # noqa: E711
@@ -150,10 +179,25 @@ class ArrowBlock:
             )
         return parsed
 
+    def _spelled_missing(self, name: str) -> set[str]:
+        return {*self.missing, *self.single.get(name, ())}
+
     def _column(self, name: str, *, labels: bool) -> Column:
         array = self.batch.column(name)
         _kind(self.source, name, array.type)
         return column_of(self.source, name, array, typed=array.type, labels=labels, start=self.start + 1)
+
+
+def _reading_of(
+    name: str, first: Path, missing: Sequence[str], form: TextFormat
+) -> tuple[TextReading, tuple[str, ...]]:
+    """How files of text are read, by options and by the beginning of the first one, and a remark on what is unusual."""
+    form.refuse_for(name, "which is text", "sep", "decimal", "encoding")
+    with first.open("rb") as stream:
+        head = stream.read(HEAD)
+    known, notes = form.recognised(name, head, "\t" if first.suffix.lower() == ".tsv" else ",", whole=len(head) < HEAD)
+    encoding = "utf8" if known.encoding == UTF_8 else str(known.encoding)
+    return TextReading(known.sep, str(known.decimal), encoding, tuple(missing)), notes
 
 
 def several(path: Path) -> bool:
@@ -193,19 +237,21 @@ def _kind(source: str, name: str, found: Any) -> Kind:
     """What a column holds by its type: numbers are numeric, text and truth values are labels.
 
     Raises:
-        InputError: if it is neither.
+        ColumnProblem: if it is neither.
     """
     types = arrow_module().types
     if types.is_temporal(found.value_type if types.is_dictionary(found) else found):
-        raise InputError(
+        raise ColumnProblem(
             f"{source}: column {name!r}: expected numbers or labels, got dates or times ({found}). Turn it into "
-            f"its parts: {flag('--dates', name)}; or leave it out: {flag('--drop', name)}."
+            f"its parts: {flag('--dates', name)}; or leave it out: {flag('--drop', name)}.",
+            "--dates",
         )
     kind = kind_of(found)
     if kind is not None:
         return kind
-    raise InputError(
-        f"{source}: column {name!r}: expected numbers or labels, got {found}. Leave it out: {flag('--drop', name)}."
+    raise ColumnProblem(
+        f"{source}: column {name!r}: expected numbers or labels, got {found}. Leave it out: {flag('--drop', name)}.",
+        "--drop",
     )
 
 

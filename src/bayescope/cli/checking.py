@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import RenderableType
 
 from bayescope.cli.answer import answer, verbatim
-from bayescope.cli.dates import dated, learnt_dates
+from bayescope.cli.arrow_source import large, several
 from bayescope.cli.findings import Finding, flag, shell_word
 from bayescope.cli.header import listed, shortened
-from bayescope.cli.opening import STANDARD, open_source
+from bayescope.cli.opening import STANDARD
 from bayescope.cli.problems import collected
 from bayescope.cli.source import Source
 from bayescope.cli.suspicious import (
@@ -29,22 +27,21 @@ from bayescope.cli.suspicious import (
     twins,
     variants,
     words_for_missing,
+    zeros,
 )
 from bayescope.cli.target import Target
-from bayescope.cli.text_format import TextFormat
-from bayescope.cli.training_table import Examined, Roles, examine, held_out_rows
+from bayescope.cli.training_table import Examined, Roles, examine, held_out_rows, opened_table
 from bayescope.estimators.additive_reading import MOST_FEATURES
 from bayescope.progress import progress_bar
 from bayescope_command.app import CheckOptions
 
 # Names that a target often has; else it is the last column.
 TARGETS = ("target", "y", "label", "class", "outcome", "response")
-# The share of rows that a fit holds out unless an option says otherwise.
+# The share of rows that a fit holds out by default.
 HELD_OUT = 0.2
-# More whole numbers than this, some of which occur once, are rather counts or ratings than classes.
+# More whole numbers than this, some of which occur once, are probably counts or ratings and not classes.
 FEW_CLASSES = 4
-# Options of the suggested command, and how many letters of it stand in a line.
-ORDER = ("--missing", "--decimal", "--dates", "--drop", "--categorical", "--likelihood", "--task", "--test-size")
+# How many letters of the suggested command stand in a line.
 WIDTH = 88
 # Letters of a column's name beside a bar.
 SHORT = 20
@@ -56,10 +53,9 @@ def check_table(options: CheckOptions) -> None:
     Raises:
         InputError: if the table cannot be read, or an option names no column of it.
     """
-    source: Source = open_source(options.table, missing=options.missing or (), again=True, form=TextFormat.of(options))
-    source = dated(source, learnt_dates(source, options.dates or ()))
+    source, _ = opened_table(options.table, options)
     target = options.target or _guessed(source.header)
-    found = examine(source, Roles.of(options, target=target), task=options.task)
+    found = examine(source, Roles.of(options, target), task=options.task)
     findings = [*found.problems, *_suspicions(source, found)]
     dropped = {value for each in findings if each.suggested and each.option == "--drop" for value in each.values}
     linear = len(set(found.roles.features(source)) - dropped) > MOST_FEATURES
@@ -76,7 +72,7 @@ def check_table(options: CheckOptions) -> None:
             {"refused": each.refused, "text": each.text, "flag": each.flag or None, "suggested": each.suggested}
             for each in findings
         ],
-        "command": " ".join(itertools.chain(*command)),
+        "command": " ".join(command),
     }
     lines = _lines(facts, found, findings, command)
     answer(facts, *lines, as_json=options.as_json)
@@ -89,22 +85,22 @@ def _guessed(header: Sequence[str]) -> str:
 
 
 def _suspicions(source: Source, found: Examined) -> Iterator[Finding]:
-    """What a fit takes, and may mislead it, in the columns that nothing worse is said of."""
+    """What may mislead a fit, in the columns that have no problem."""
     target = found.target
     worse = {problem.about for problem in found.problems}
     names = [name for name in found.roles.features(source) if name in found.columns and name not in worse]
     columns = {name: found.columns[name] for name in names}
     numbers = {name: values for name, values in columns.items() if found.kinds[name] == "numeric"}
-    told: set[str] = set()
+    reported: set[str] = set()
     for each in [*constants(columns), *twins(columns, found.kinds)]:
-        told.update(each.values)
+        reported.update(each.values)
         yield each
-    numbers = {name: values for name, values in numbers.items() if name not in told}
+    numbers = {name: values for name, values in numbers.items() if name not in reported}
     for each in multiples(numbers):
-        told.update(each.values)
+        reported.update(each.values)
         yield each
     written = _written(source, [name for name, values in numbers.items() if (values % 1 == 0).any()])
-    left = [name for name in names if name not in told]
+    left = [name for name in names if name not in reported]
     with progress_bar("checking") as report:
         for place, name in enumerate(left):
             report(place, len(left), f"column {shortened(name, SHORT)}")
@@ -130,7 +126,7 @@ def _of_column(name: str, values: np.ndarray, found: Examined, cells: Sequence[s
     if numbered := row_number(name, values):
         yield numbered
         return
-    if replaced := stand_in(name, values):
+    if replaced := stand_in(name, values) or zeros(name, values):
         yield replaced
     if (
         target is not None
@@ -152,7 +148,7 @@ def _of_target(found: Examined, target: Target) -> Iterator[Finding]:
         held_out_rows(target, HELD_OUT, 0)
     for problem in problems:
         if target.reason and len(target.classes) > FEW_CLASSES:
-            text = f"{problem} If {target.name} is a number and no class: --task regression."
+            text = f"{problem} If {target.name} is a number and not a class: --task regression."
             yield Finding(text, "--task", ("regression",), refused=True, suggested=True)
         else:
             yield Finding(problem, "--test-size", ("0",), refused=True, suggested=True)
@@ -170,38 +166,40 @@ def _written(source: Source, names: Sequence[str]) -> dict[str, list[str]]:
     return {name: list(cells) for name, cells in found.items()}
 
 
-def _command(options: CheckOptions, target: str, findings: Sequence[Finding], *, linear: bool) -> list[list[str]]:
-    """The command that fits the table, in parts that belong together; ``linear`` asks for a linear model."""
-    path = options.table
-    given = {
-        "--missing": options.missing or [], "--dates": options.dates or [], "--drop": options.drop or [],
-        "--categorical": options.categorical or [], "--task": [options.task] if options.task != "auto" else [],
-    }  # fmt: skip
-    chosen: dict[str, list[str]] = {option: list(given.get(option, ())) for option in ORDER}
+def _command(options: CheckOptions, target: str, findings: Sequence[Finding], *, linear: bool) -> list[str]:
+    """The command that fits the table with the suggested options, in parts that belong together."""
+    path, named = options.table, {"--target": [target], "--model": ["linear"] if linear else []}
+    for name in ("sep", "decimal", "encoding", "sheet"):
+        value = getattr(options, name)
+        named[f"--{name}"] = [] if value is None else [value]
+    for name in ("missing", "dates", "drop", "categorical"):
+        named[f"--{name}"] = list(getattr(options, name) or ())
+    named["--task"] = [options.task] if options.task != "auto" else []
     for each in findings:
-        if each.suggested and (len(chosen[each.option]) == 0 or each.option not in ("--decimal", "--likelihood")):
-            chosen[each.option] += [value for value in each.values if value not in chosen[each.option]]
-    chosen["--categorical"] = [name for name in chosen["--categorical"] if name not in chosen["--drop"]]
-    parts = [["bayescope fit", shell_word(str(path))], [flag("--target", target)]]
-    parts += [["--model linear"]] if linear else []
-    form = {
-        "--sep": options.sep,
-        "--decimal": options.decimal,
-        "--encoding": options.encoding,
-        "--sheet": options.sheet,
-    }
-    parts += [[flag(option, value)] for option, value in form.items() if value is not None]
-    for option, values in chosen.items():
-        if values:
-            parts.append([flag(option, *values)])
-    stem = "model" if str(path) == STANDARD else path.name.partition(".")[0] or "model"
-    return [*parts, [flag("--out", str(Path(f"{stem}.bayes")))]]
+        values = named.setdefault(each.option, [])
+        if each.suggested and not (values and each.option in ("--decimal", "--likelihood")):
+            values += [value for value in each.values if value not in values]
+    named["--categorical"] = [name for name in named["--categorical"] if name not in named["--drop"]]
+    parts = [flag(option, *values) for option, values in named.items() if values]
+    if named["--missing"] and (several(path) or large(path)):
+        parts.append("--no-stream")
+    stem = "model" if str(path) == STANDARD or several(path) else path.name.partition(".")[0]
+    return [f"bayescope fit {shell_word(str(path))}", *parts, flag("--out", f"{stem}.bayes")]
+
+
+def _left(findings: Sequence[Finding]) -> list[str]:
+    """The options that the command leaves out, since only somebody who knows the table can tell."""
+    left: dict[str, list[str]] = {}
+    for each in findings:
+        if each.option and not each.suggested:
+            left.setdefault(each.option, []).extend(each.values)
+    return [flag(option, *values) for option, values in left.items()]
 
 
 def _lines(
-    facts: dict[str, Any], found: Examined, findings: Sequence[Finding], command: Sequence[Sequence[str]]
+    facts: dict[str, Any], found: Examined, findings: Sequence[Finding], command: Sequence[str]
 ) -> list[RenderableType]:
-    """The same for people."""
+    """What `check` prints for people."""
     kinds = list(facts["kinds"].values())
     guessed = " (a guess: name another with --target)" if facts["target_guessed"] else ""
     lines: list[RenderableType] = [
@@ -212,13 +210,16 @@ def _lines(
         *(f"  note: {note}" for note in facts["notes"]),
     ]
     for title, refused in (("fit refuses", True), ("suspicious", False)):
-        told = [each for each in findings if each.refused is refused]
-        if told:
-            lines += [verbatim(f"{title}:", "bold"), *(f"  {each.text}" for each in told)]
+        some = [each for each in findings if each.refused is refused]
+        if some:
+            lines += [verbatim(f"{title}:", "bold"), *(f"  {each.text}" for each in some)]
     if not findings:
         lines.append("nothing wrong was found")
-    lines.append(verbatim("the command that takes the advice:", "bold"))
-    return [*lines, *map(verbatim, _cut(command))]
+    lines += [verbatim("the command with the options that are probably right:", "bold"), *map(verbatim, _cut(command))]
+    if left := _left(findings):
+        lines += [verbatim('options to add where the answer to an "if" above is yes:', "bold")]
+        lines += [verbatim(f"  {option}") for option in left]
+    return lines
 
 
 def _task(target: Target | None) -> str:
@@ -227,10 +228,10 @@ def _task(target: Target | None) -> str:
     return f": {target.task}" + (f", {len(target.classes)} classes" if target.task == "classification" else "")
 
 
-def _cut(command: Sequence[Sequence[str]]) -> list[str]:
+def _cut(command: Sequence[str]) -> list[str]:
     """The command in lines that a shell takes for one."""
     lines, line = [], "  "
-    for part in map(" ".join, command):
+    for part in command:
         if len(line) + len(part) > WIDTH and line.strip():
             lines.append(f"{line}\\")
             line = "      "

@@ -16,13 +16,10 @@ from rich.text import Text
 
 from bayescope.cli.answer import PIPED_WIDTH, answer, stdout, verbatim
 from bayescope.cli.comparing_models import compare_models
-from bayescope.cli.dates import dated, learnt_dates
 from bayescope.cli.models import build, task_of
-from bayescope.cli.opening import open_source
 from bayescope.cli.problems import collected, refuse
 from bayescope.cli.suspicious import constants, twins
-from bayescope.cli.text_format import TextFormat
-from bayescope.cli.training_table import Roles, TrainingTable, read_training_table
+from bayescope.cli.training_table import Roles, TrainingTable, opened_table, read_training_table
 from bayescope.cli.writing import check_files
 from bayescope.comparison import FILES, Comparison, compare
 from bayescope.comparison.measures import Measure, best_cells, written
@@ -65,9 +62,9 @@ def compare_table(options: CompareOptions, compare: Callable[..., Comparison] = 
         if out is not None:
             check_files(out, (*FILES, REPORT), options.table)
             stack.enter_context(only_writer("--out", out / REPORT))
-        source = open_source(options.table, missing=options.missing or (), again=True, form=TextFormat.of(options))
-        source = dated(source, learnt_dates(source, options.dates or ()))
-        table = read_training_table(source, Roles.of(options), task=task_of(options), likelihood=options.likelihood)
+        source, _ = opened_table(options.table, options)
+        roles = Roles.of(options, str(options.target))
+        table = read_training_table(source, roles, task=task_of(options), likelihood=options.likelihood)
         check_comparable(table)
         template = build(options, table.target.task, table.roles.categorical)
         with warnings.catch_warnings():

@@ -1,7 +1,8 @@
-"""Columns of dates as numbers and labels: a source whose dates are columns of their parts."""
+"""Columns of dates as numbers and labels: each date becomes its parts, such as the month."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -19,23 +20,25 @@ from bayescope.tables.columns import Kind
 PARTS: dict[str, Kind] = {"days": "numeric", "month": "numeric", "weekday": "categorical", "hour": "numeric"}
 ISO = "ISO8601"
 DAYS = (ISO, "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%d.%m.%y", "%d/%m/%y", "%m/%d/%y")
+LIKE_ISO = re.compile(r"\d{4}-\d{2}-\d{2}([ T].*)?")
 TIMES = ("", " %H:%M", " %H:%M:%S")
 
+# The date that messages show as an example.
 TODAY = pd.Timestamp("2024-05-31 10:00:00")
 
-# Of each column its format and the parts that vary, as a model's file keeps them.
+# For each column, the format and the parts that vary, as a model's file keeps them.
 Dates = dict[str, list[str]]
 
 
 def learnt_dates(source: Source, given: Sequence[str]) -> Dates:
-    """How the dates of some columns are written, and which of their parts vary.
+    """The format of the dates of some columns, and which of their parts vary.
 
     Args:
         source: to be read more than once.
         given: the option's values: columns, as a,b or one by one, or column=format in Python's notation.
 
     Raises:
-        InputError: if there is no such column, its cells are no dates, or they can be read in two ways.
+        InputError: if there is no such column, its cells are not dates, or they can be read in two ways.
     """
     if not given:
         return {}
@@ -105,7 +108,7 @@ def parts_of(times: pd.Series) -> dict[str, np.ndarray]:
 
 
 def dated(source: Source, dates: Mapping[str, Sequence[str]]) -> Source:
-    """A table with the parts of its dates in their place; without dates the table itself.
+    """A table whose dates are replaced by their parts; the table itself where there are none.
 
     Raises:
         InputError: if a column is not there, or has the name of a part.
@@ -146,7 +149,7 @@ class DatedSource:
         return self._source.notes
 
     def kinds(self, names: Sequence[str]) -> dict[str, Kind]:
-        """Those of the parts are known."""
+        """What columns hold: parts of dates by their names, all others by what the table says."""
         found = self._source.kinds([name for name in names if name not in self._origin])
         return {name: self._kind(name) if name in self._origin else found[name] for name in names}
 
@@ -182,10 +185,10 @@ class DatedBlock:
         return self.block.rows
 
     def read(self, kinds: Mapping[str, Kind]) -> dict[str, np.ndarray]:
-        """The columns named, those of dates taken apart.
+        """The columns named, parts of dates among them.
 
         Raises:
-            InputError: if a cell is no date of the format.
+            InputError: if a cell is not a date of the format, nor an ISO date.
         """
         own = {name: kind for name, kind in kinds.items() if name not in self.origin}
         columns = self.block.read(own) if own else {}
@@ -209,18 +212,21 @@ class DatedBlock:
     def _times(self, name: str) -> pd.Series:
         cells = self.block.read({name: "categorical"})[name]
         times = parsed(cells, self.dates[name][0])
+        # Spreadsheets and Parquet have dates of their own, which read as ISO dates whatever text looked like.
+        iso = pd.Series([cell if cell is not None and LIKE_ISO.fullmatch(cell) else None for cell in cells])
+        times = times.fillna(parsed(iso, ISO))
         strange = times.isna().to_numpy() & (cells != None)  # noqa: E711
         if strange.any():
             row = int(np.argmax(strange))
             raise InputError(
                 f"{self.source}: {self.place(row)}, column {name!r}: expected {_example(self.dates[name][0])}, got "
-                f"{cells[row]!r}. Mend the cell, or leave it empty where there is no date."
+                f"{cells[row]!r}. Correct the cell, or leave it empty where there is no date."
             )
         return times
 
     @staticmethod
     def _as_asked(values: np.ndarray, kind: Kind) -> np.ndarray:
-        """Numbers as labels where the caller wants them so."""
+        """Numbers as labels where the caller asks for labels."""
         if kind == "categorical" and values.dtype.kind == "f":
             return np.array([None if np.isnan(each) else f"{each:g}" for each in values], dtype=object)
         return values

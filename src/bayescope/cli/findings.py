@@ -1,4 +1,4 @@
-"""What is wrong with a table, or suspicious: one line each, with the option that helps, quoted for a shell."""
+"""What is wrong with a table, or suspicious: a line each, with the option that helps, quoted for a shell."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from bayescope.tables.suspicion import LABELS, SHARE, hardly_recur, is_number, m
 
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[/.]\d{1,2}[/.]\d{2,4}([T ].*)?|\d{1,2}:\d{2}(:\d{2}.*)?")
 DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
-# Of these cells a date has to have the day, too, for an option to turn it into parts.
+# A time of day: --dates needs the day as well.
 TIME = re.compile(r"\d{1,2}:\d{2}(:\d{2}.*)?")
-# This many words among numbers are all named as missing values.
+# Up to this many words among numbers are all suggested as missing values.
 FEW_WORDS = 3
 
 
@@ -73,7 +73,7 @@ def _escaped(letter: str) -> str:
 def feature_problem(
     source: Source, name: str, values: np.ndarray, kind: Kind, places: np.ndarray, *, named: bool
 ) -> Finding | None:
-    """Why a column is probably there by mistake; columns that the caller named as labels are meant.
+    """Why a column is probably not a feature as it is; ``None`` for numbers and for labels that the caller named.
 
     Args:
         source: the table.
@@ -109,7 +109,7 @@ def feature_problem(
 
 
 def _no_labels(name: str, found: Sequence[str], at: Callable[[str], str]) -> Finding | None:
-    """Why cells that are no numbers are no labels either: dates, and numbers with a word or another decimal mark.
+    """Why cells are neither numbers nor labels: dates, and numbers with a word or another decimal mark.
 
     Args:
         name: of the column.

@@ -22,19 +22,18 @@ from torch import distributed
 
 from bayescope import metrics
 from bayescope.cli.answer import answer, verbatim
-from bayescope.cli.arrow_source import large, several
+from bayescope.cli.arrow_source import ArrowSource, large, several
 from bayescope.cli.checkpoints import Checkpoints, fitted_copy, named_fit
-from bayescope.cli.dates import dated, learnt_dates
 from bayescope.cli.findings import flag, shell_word
 from bayescope.cli.fitted_table import FittedTable
 from bayescope.cli.header import listed
 from bayescope.cli.model_files import table_of
 from bayescope.cli.models import build, task_of
-from bayescope.cli.opening import STANDARD, open_source
+from bayescope.cli.opening import STANDARD
 from bayescope.cli.source import Source
 from bayescope.cli.streamed_table import StreamedTable, read_streamed_table
 from bayescope.cli.text_format import TextFormat
-from bayescope.cli.training_table import Roles, TrainingTable, read_training_table
+from bayescope.cli.training_table import Roles, TrainingTable, opened_table, read_training_table
 from bayescope.cli.writing import check_file
 from bayescope.errors import InputError, recorded_warnings
 from bayescope.estimators.additive_reading import MOST_FEATURES
@@ -93,25 +92,27 @@ def fit_table(options: FitOptions) -> None:
 def _read(options: FitOptions, processes: Processes) -> TrainingTable | StreamedTable:
     """The table in memory, of each process, or on disk."""
     added = Added.of(options.offset, options.exposure).column
-    path, roles, task = options.table, Roles.of(options, options.weight, added), task_of(options)
-    form = TextFormat.of(options)
-    if several(path) or large(path) if options.stream is None else options.stream:
-        form.refuse_for(str(path), "which is read in blocks")
+    path, task = options.table, task_of(options)
+    roles = Roles.of(options, options.target, options.weight, added, options.trials)
+    in_blocks = options.stream
+    if in_blocks is None:
+        in_blocks = not options.dates and (several(path) or large(path))
+    if in_blocks:
         if options.dates:
             raise InputError(
-                f"--dates: expected none for {path}, which is read in blocks, got {options.dates[0]!r}. Add "
-                "--no-stream."
+                f"--dates: expected none with --stream, got {options.dates[0]!r}. Leave out --stream, or write the "
+                "parts of the dates into the files."
             )
-        return read_streamed_table(path, roles, options.missing or (), task, processes, options.likelihood)
-    source = open_source(path, missing=options.missing or (), again=True, form=form)
-    dates = learnt_dates(source, options.dates or ())
-    source = dated(source, dates)
+        files = ArrowSource(path, options.missing or (), TextFormat.of(options))
+        return read_streamed_table(files, roles, task, processes, options.likelihood)
+    source, dates = opened_table(path, options)
     _refuse_wide(source, roles, options)
-    return replace(read_training_table(source, roles, task=task, likelihood=options.likelihood), dates=dates)
+    table = read_training_table(source, roles, task=task, likelihood=options.likelihood)
+    return replace(table, dates=dates)
 
 
 def _refuse_wide(source: Source, roles: Roles, options: FitOptions) -> None:
-    """Refuses more features than an additive model takes, by the header alone: reading them all takes a while.
+    """Refuse more features than an additive model takes, by the header alone: reading them all takes a while.
 
     Raises:
         InputError: if there are too many.

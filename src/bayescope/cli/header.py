@@ -16,12 +16,12 @@ LISTED = 8  # names or labels listed in a message
 LONGEST = 200  # characters of each
 # A table of more columns takes minutes to read, a column at a time.
 MOST_COLUMNS = 100_000
-# How alike a name has to be to be asked after: the share of letters that two names have in common, in one order.
+# A message asks whether a name was meant if it shares this many of its letters, in order, with the name that was typed.
 ALIKE = 0.75
 
 
 def check_header(name: str, header: Sequence[str], separator: str | None = None) -> None:
-    """Refuses a header that names no columns, or not each by a name of its own.
+    """Refuses a header that does not give each column a name of its own.
 
     Args:
         name: of the table, for messages.
@@ -84,6 +84,33 @@ def split_names(given: Sequence[str] | None, header: Sequence[str]) -> list[str]
     for text in given or ():
         names += [text] if text in header else [part.strip() for part in text.split(",") if part.strip()]
     return list(dict.fromkeys(names))
+
+
+def of_column(text: str, header: Sequence[str]) -> tuple[str, str] | None:
+    """A column and what an option says of it, typed as column=value; ``None`` where no column is named so."""
+    parts = text.split("=")
+    for end in range(1, len(parts)):
+        if (name := "=".join(parts[:end])) in header:
+            return name, "=".join(parts[end:])
+    return None
+
+
+def spellings_of_missing(given: Sequence[str], header: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """What stands for a missing value in every column, and in single ones.
+
+    Args:
+        given: values of --missing, as value or column=value.
+        header: the columns that there are.
+    """
+    everywhere: list[str] = []
+    single: dict[str, list[str]] = {}
+    for text in given:
+        pair = of_column(text, header)
+        if pair is None:
+            everywhere.append(text)
+        else:
+            single.setdefault(pair[0], []).append(pair[1])
+    return everywhere, single
 
 
 def hint(wanted: str, header: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from bayescope.cli.header import meant
 from bayescope.cli.source import Source
 from bayescope.cli.spreadsheet import text_of_sheet
 from bayescope.cli.text import TextSource
-from bayescope.cli.text_format import HEAD, UTF_8, TextFormat
+from bayescope.cli.text_format import AS_IT_IS, HEAD, UTF_8, TextFormat
 from bayescope.errors import InputError
 from bayescope.memory import readable, require_memory
 
@@ -31,7 +31,6 @@ COMPRESSED = ".gz"
 ENDINGS = ".csv, .tsv, .csv.gz, .tsv.gz or .parquet"
 # Bytes that are read at a time where all of a stream is held in memory; what its bytes take while they become a table.
 PIECE, HELD_COPIES = 2**24, 6
-AS_IT_IS = TextFormat()
 BINARY = (b"PAR1", b"\x1f\x8b", b"PK\x03\x04")
 
 
@@ -52,20 +51,18 @@ def open_source(path: Path, *, missing: Sequence[str] = (), again: bool = False,
     if str(path) == STANDARD:
         return _from_stream("standard input", sys.stdin.buffer, missing, again, form)
     if several(path):
-        form.refuse_for(str(path), "several files, which pyarrow reads")
-        return ArrowSource(path, missing)
+        return ArrowSource(path, missing, form)
     if not path.exists():
         raise InputError(f"{path}: expected a file, got nothing there.{closest(path)}")
     if not path.is_file():  # a pipe: /dev/stdin, or a shell's <(...)
         return _from_stream(str(path), _opened(path, open), missing, again, form)
     ending = _ending(path)
     if ending in PARQUET:
-        form.refuse_for(str(path), "whose columns have types")
-        return ArrowSource(path)
+        return ArrowSource(path, missing, form)
     if ending in SHEETS:
         form.refuse_for(str(path), "a spreadsheet", "sheet")
-        content, notes = text_of_sheet(path, form.sheet)
-        return TextSource(str(path), ",", lambda: io.BytesIO(content), missing, once=False, notes=notes)
+        content, rows, notes = text_of_sheet(path, form.sheet)
+        return TextSource(str(path), ",", lambda: io.BytesIO(content), missing, once=False, notes=notes, rows=rows)
     if ending not in TEXT:
         raise InputError(
             f"{path}: expected a file name that ends in .csv, .tsv, .txt or .dat, also .gz, .xlsx or .parquet, got "

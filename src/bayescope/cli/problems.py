@@ -1,4 +1,4 @@
-"""Several complaints in one run: each is a message of its own."""
+"""Several problems of one table in one run, each with a message."""
 
 from __future__ import annotations
 
@@ -22,8 +22,21 @@ class TableProblems(InputError):
         self.problems = tuple(problems)
 
 
+@final
+class ColumnProblem(InputError):
+    """A column of a type that is neither numbers nor labels.
+
+    Attributes:
+        option: that helps, such as "--drop".
+    """
+
+    def __init__(self, message: str, option: str) -> None:
+        super().__init__(message)
+        self.option = option
+
+
 def refuse(problems: Sequence[str]) -> None:
-    """Raises what is wrong, if anything is, each thing once.
+    """Raises all problems as one error, each once; nothing where there are none.
 
     Raises:
         InputError: with all messages.
@@ -35,7 +48,7 @@ def refuse(problems: Sequence[str]) -> None:
 
 @contextmanager
 def collected(problems: list[str]) -> Iterator[None]:
-    """A stretch whose complaint about an input joins others."""
+    """Adds the message of an `InputError` that the block raises to a list."""
     try:
         yield
     except InputError as error:

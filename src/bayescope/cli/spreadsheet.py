@@ -1,4 +1,4 @@
-"""A sheet of a spreadsheet as delimited text, so that all that is known of text holds for it."""
+"""A sheet of a spreadsheet as delimited text, which is then read like any other text."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from bayescope.memory import require_memory
 
 # Bytes of memory for each character of a sheet; rows between two looks at the memory.
 CHARACTER_BYTES, ROWS = 8, 10_000
+BREAK = re.compile(r"\r\n|\r|\n")
 FORMULA = re.compile(rb"<f[ >/]")
 
 
-def text_of_sheet(path: Path, sheet: str | None) -> tuple[bytes, tuple[str, ...]]:
-    """The rows of a sheet as comma-separated text, a row a line, and a remark where there are several sheets.
+def text_of_sheet(path: Path, sheet: str | None) -> tuple[bytes, list[int], tuple[str, ...]]:
+    """The rows of a sheet as comma-separated text, the last line of each, and a remark where there are several sheets.
 
     Dates become 2024-05-01 or 2024-05-01 10:00:00, and formulas the values that were calculated last.
 
@@ -42,20 +43,22 @@ def text_of_sheet(path: Path, sheet: str | None) -> tuple[bytes, tuple[str, ...]
     if _formulas(path):
         with _workbook(path, data_only=False) as book:
             _refuse_uncalculated(path, name, rows, book[name])
-    text = io.StringIO(newline="")
+    text, ends, line = io.StringIO(newline=""), list[int](), 0
     writer = csv.writer(text, lineterminator="\n")
     for row in rows:
         if all(cell is None for cell in row):
             text.write("\n")
         else:
             writer.writerow(map(_written, row))
+        line += 1 + sum(len(BREAK.findall(cell)) for cell in row if isinstance(cell, str))
+        ends.append(line)
     others = f"{path}: the sheet {name!r} is read, the first of {len(book.sheetnames)}; --sheet names another"
-    return text.getvalue().encode(), (others,) if sheet is None and len(book.sheetnames) > 1 else ()
+    return text.getvalue().encode(), ends, (others,) if sheet is None and len(book.sheetnames) > 1 else ()
 
 
 @contextmanager
 def _workbook(path: Path, *, data_only: bool) -> Iterator[Any]:
-    """The file while it is open, and what goes wrong in it as errors of ours."""
+    """Opens the file for a while; whatever its parser raises becomes an `InputError`."""
     openpyxl: Any = checks.optional_package("openpyxl", extra="excel")
     try:
         with warnings.catch_warnings():
@@ -84,7 +87,7 @@ def _named(path: Path, sheet: str | None, names: Sequence[str]) -> str:
 
 
 def _trimmed(path: Path, sheet: Any) -> list[tuple[Any, ...]]:
-    """The rows without the empty columns to the right, which hold but colours and borders."""
+    """The rows without the columns to the right that hold only colours and borders."""
     rows: list[tuple[Any, ...]] = []
     width = cells = 0
     for row in sheet.iter_rows(values_only=True):
@@ -106,7 +109,7 @@ def _formulas(path: Path) -> bool:
 
 
 def _refuse_uncalculated(path: Path, name: str, rows: Sequence[tuple[Any, ...]], sheet: Any) -> None:
-    """Refuses formulas without a value, which would pass for missing ones."""
+    """Refuses formulas without a value, which would be taken for missing values."""
     for row, formulas in zip(rows, sheet.iter_rows(), strict=True):
         for value, cell in zip(row, formulas, strict=False):
             if value is None and cell.data_type == "f":

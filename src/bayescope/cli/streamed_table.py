@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -35,7 +33,7 @@ class StreamedTable:
         roles: of the columns.
         target: what is predicted, by its different values.
         without_target: how many rows were left out since they have no target.
-        notes: none: a table on disk has types.
+        notes: remarks on how files of text are read.
         dates: none.
     """
 
@@ -82,9 +80,9 @@ class StreamedTable:
 
 
 def read_streamed_table(
-    path: Path, roles: Roles, spellings: Sequence[str], task: str, processes: Processes, likelihood: str | None = None
+    source: ArrowSource, roles: Roles, task: str, processes: Processes, likelihood: str | None = None
 ) -> StreamedTable:
-    """Opens a table and reads its target; each process reads its part.
+    """Reads the target of a table; each process reads its part.
 
     Raises:
         InputError: if the table or an option cannot be used.
@@ -95,7 +93,6 @@ def read_streamed_table(
             f"--trials: expected none for a table that is read in blocks, got {roles.trials!r}. Add --no-stream, or "
             "give one file."
         )
-    source = ArrowSource(path, spellings)
     roles = roles.within(source)
     extra = [roles.target, *([] if roles.weight is None else [roles.weight])]
     table = source.table([*roles.features(source), *extra])
@@ -123,7 +120,7 @@ def read_streamed_table(
             "Name another --target."
         )
     target = _target(source, labels, numbers, task)
-    return StreamedTable(source.name, table.without(gone), roles, target, len(gone))
+    return StreamedTable(source.name, table.without(gone), roles, target, len(gone), source.notes)
 
 
 def stride(share: float, rows: int) -> int | None:

@@ -1,4 +1,4 @@
-"""What may mislead in a table that can be fitted: ids, codes, constants, twins, leaks, words for missing values."""
+"""What may mislead in a table that can be fitted: ids, codes, constants, equal columns, leaks, words for missing."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ LEADING_ZERO = re.compile(r"0\d+")
 LEAST_ROWS = 30
 # Numbers that stand for a missing value where they lie apart from all others.
 STAND_INS = (-1.0, *(sign * (10.0**digits - 1.0) for digits in (1, 2, 3, 4, 5) for sign in (-1, 1)))
+# Zeros that stand for missing values are at most this share of a column.
+MOST_ZEROS = 0.1
 # Rows and folds of the trees that look for leaks, and the share of the target's variation that a leak leaves at most.
 LEAK_ROWS, FOLDS, LEFT = 2_000, 5, 0.01
 # Leaves of such a tree: enough for a curve to 1e-4 of its range.
@@ -39,7 +41,7 @@ MOSTLY = 0.5
 
 
 def constants(columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:
-    """Columns with one value; a missing value counts as one: it tells something too."""
+    """Columns that have one value in every row; a column with missing values is none, since gaps may say something."""
     for name, values in columns.items():
         if len(pd.unique(values)) == 1 and not pd.isna(values[0]):
             value = f"{values[0]:g}" if values.dtype.kind == "f" else values[0]
@@ -91,7 +93,7 @@ def multiples(columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:
 
 
 def row_number(name: str, values: np.ndarray) -> Finding | None:
-    """A column of numbers that counts the rows, or is named as if it did and is different in each."""
+    """A column that numbers the rows: it runs without a gap, or is different in each row and has a name such as id."""
     rows = len(values)
     if rows < LEAST_ROWS or not np.isfinite(values).all() or (values % 1 != 0).any() or len(np.unique(values)) < rows:
         return None
@@ -108,7 +110,7 @@ def row_number(name: str, values: np.ndarray) -> Finding | None:
 
 
 def code(name: str, values: np.ndarray, cells: Sequence[str], target: Target) -> Finding | None:
-    """Whole numbers that may be labels: written with leading zeros, or few whose order the target does not follow.
+    """Whole numbers that may be labels: with leading zeros, or a few whose order the target does not follow.
 
     Args:
         name: of the column.
@@ -143,7 +145,7 @@ def code(name: str, values: np.ndarray, cells: Sequence[str], target: Target) ->
 
 
 def stand_in(name: str, values: np.ndarray) -> Finding | None:
-    """A number such as −999 that recurs and lies farther from all others than they lie apart."""
+    """A number such as −999 that recurs and is farther from all others than these are from each other."""
     found, counts = np.unique(values[~np.isnan(values)], return_counts=True)
     if len(found) < 4:
         return None
@@ -159,6 +161,29 @@ def stand_in(name: str, values: np.ndarray) -> Finding | None:
                 suggested=value < 0,
             )
     return None
+
+
+def zeros(name: str, values: np.ndarray) -> Finding | None:
+    """A few zeros below numbers that lie together far above 0, as where 0 was typed for a value that is not known.
+
+    All but one in a hundred of the others are at least half their median: amounts and counts, whose zeros are meant,
+    reach lower.
+    """
+    present = values[~np.isnan(values)]
+    others = present[present != 0]
+    count = len(present) - len(others)
+    if not 2 <= count <= MOST_ZEROS * len(present) or len(others) < LEAST_ROWS or len(np.unique(others)) <= FEW:
+        return None
+    lowest, low, middle = np.quantile(others, [0, 0.01, 0.5])
+    if low < middle / 2 or lowest < middle / 4:
+        return None
+    option = ("--missing", f"{name}=0")
+    return Finding(
+        f"column {name!r}: {count} cells are 0, far below all others ({lowest:.6g} to {others.max():.6g}). If 0 stands "
+        f"for a missing value: {flag(*option)}.",
+        option[0],
+        option[1:],
+    )
 
 
 def words_for_missing(columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:
@@ -192,17 +217,17 @@ def variants(name: str, labels: Sequence[str]) -> Finding | None:
 
 
 def gaps(columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:
-    """Where values are missing: all columns in one line, and those that hardly have any one by one."""
+    """Where values are missing: one line for all columns, and one for each column that is mostly missing."""
     shares = {name: float(pd.isna(values).mean()) for name, values in columns.items()}
     some = sorted((name for name, share in shares.items() if 0 < share < MOSTLY), key=lambda name: -shares[name])
     if some:
-        told = [f"{name!r} {_percent(shares[name])}" for name in some[:LISTED]]
+        first = [f"{name!r} {_percent(shares[name])}" for name in some[:LISTED]]
         more = f" and {len(some) - LISTED} more columns" if len(some) > LISTED else ""
-        yield Finding(f"missing values: {', '.join(told)}{more}. Every model takes them.")
+        yield Finding(f"missing values: {', '.join(first)}{more}. Every model takes them.")
     for name, share in shares.items():
         if MOSTLY <= share < 1:
             yield Finding(
-                f"column {name!r}: {_percent(share)} of its values are missing. If that tells nothing: "
+                f"column {name!r}: {_percent(share)} of its values are missing. If a gap says nothing: "
                 f"{flag('--drop', name)}.",
                 "--drop",
                 (name,),
@@ -210,7 +235,7 @@ def gaps(columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:
 
 
 def repeated_rows(columns: Mapping[str, np.ndarray], target: Target) -> Finding | None:
-    """How many rows are equal to earlier ones in every column."""
+    """The number of rows that are equal to an earlier row in every column."""
     frame = pd.DataFrame({**columns, "": target.values})
     count = int(frame.duplicated().sum())
     if not count:
@@ -222,7 +247,7 @@ def repeated_rows(columns: Mapping[str, np.ndarray], target: Target) -> Finding 
 
 
 def leak(name: str, values: np.ndarray, kind: Kind, target: Target) -> Finding | None:
-    """A column from which alone a tree predicts the target almost perfectly, in rows that it was not fitted to."""
+    """A column that predicts the target almost perfectly by itself: a tree does, in rows that were not used for it."""
     rows = len(values)
     if rows < LEAST_ROWS:
         return None

@@ -133,7 +133,7 @@ def check_trials(source: str, name: str, trials: np.ndarray, place: Callable[[in
         got = "no value" if np.isnan(trials[row]) else f"{trials[row]:g}"
         raise InputError(
             f"{source}: {place(row)}, column {name!r}: expected a whole number of trials of at least 1, got {got}. "
-            "Mend the cell, or drop the row."
+            "Correct the cell, or drop the row."
         )
 
 
@@ -214,7 +214,7 @@ def _remark(name: str, values: np.ndarray, counts: np.ndarray | None) -> Remark:
 
 
 def _remark_on_classes(name: str, values: np.ndarray, counts: np.ndarray | None) -> Remark:
-    """That whole numbers from 0, the larger the rarer, may be counts, and numbers one after another ordered classes."""
+    """Which likelihood suits whole numbers: counts from 0 that get rarer, or ordered classes without a gap."""
     found, place = np.unique(values, return_inverse=True)
     if len(found) < LEAST_ORDERED:
         return NO_REMARK
@@ -259,5 +259,5 @@ def _whole(values: np.ndarray) -> np.ndarray:
 
 
 def _first_text(values: np.ndarray) -> int:
-    """The row of the first value that is no number, or 0."""
+    """The row of the first value that is not a number, or 0."""
     return int(pd.to_numeric(pd.Series(values), errors="coerce").isna().argmax())

@@ -1,4 +1,4 @@
-"""Delimited text as blocks of whole records: every record has the header's width, and a line that messages name."""
+"""Delimited text in blocks of whole records: each has as many cells as the header, and messages name its line."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import io
 import re
 import warnings
 import zlib
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import IO, Any, NoReturn, cast, final
 import numpy as np
 import pandas as pd
 
-from bayescope.cli.header import check_header, listed
+from bayescope.cli.header import check_header, listed, spellings_of_missing
 from bayescope.cli.source import all_blocks
 from bayescope.cli.text_format import COMMA, UTF_8
 from bayescope.errors import InputError
@@ -43,19 +44,21 @@ class Spelling:
 
     Attributes:
         separator: between cells.
-        missing: what stands for a missing value beside pandas' usual spellings.
+        missing: what stands for a missing value beside pandas' usual spellings, as value or column=value.
         decimal: the decimal mark.
         encoding: of the text.
+        rows: of a spreadsheet, the last line of each row.
     """
 
     separator: str
     missing: tuple[str, ...] = ()
     decimal: str = "."
     encoding: str = UTF_8
+    rows: tuple[int, ...] = ()
 
     @property
     def skips_spaces(self) -> bool:
-        """Whether spaces before a cell are no part of it."""
+        """Whether spaces before a cell are left out."""
         return self.separator != " "
 
     def records(self, lines: Iterable[str]) -> Iterator[tuple[list[str], int, int]]:
@@ -68,7 +71,7 @@ class Spelling:
                 yield record, begin, end
 
     def pointed(self, cell: str) -> str:
-        """A number with a decimal point; what has one already is no number beside decimal commas."""
+        """A number with a decimal point; beside decimal commas, a cell with a point is not a number."""
         return cell if self.decimal == "." else cell.replace(".", "_").replace(self.decimal, ".")
 
 
@@ -81,11 +84,12 @@ class TextSource:
         separator: between cells.
         begin: opens the bytes from their beginning.
         missing: what stands for a missing value beside pandas' usual spellings.
-        once: whether the bytes come but once, as those of a pipe do.
+        once: whether the bytes can be read only once, as those of a pipe.
         decimal: the decimal mark.
         encoding: of the text.
         notes: remarks on how the table is read.
         size: of the file that the bytes are in; ``None`` for a pipe.
+        rows: of a spreadsheet, the last line of each row.
         longest_line: the characters that no line may have.
 
     Attributes:
@@ -95,7 +99,7 @@ class TextSource:
         notes: remarks on how the table is read.
 
     Raises:
-        InputError: if the bytes are no text, or the header cannot be used.
+        InputError: if the bytes are not text, or the header cannot be used.
     """
 
     def __init__(
@@ -110,10 +114,11 @@ class TextSource:
         encoding: str = UTF_8,
         notes: tuple[str, ...] = (),
         size: int | None = None,
+        rows: Sequence[int] = (),
         longest_line: int = LONGEST_LINE,
     ) -> None:
         self.name, self.share, self._size = name, None if size is None else 0.0, size
-        self._spelling, self._begin = Spelling(separator, tuple(missing), decimal, encoding), begin
+        self._spelling, self._begin = Spelling(separator, tuple(missing), decimal, encoding, tuple(rows)), begin
         self._longest_line, self.notes = longest_line, notes
         first = self._records()
         try:
@@ -166,7 +171,7 @@ class Records:
     def __init__(self, name: str, spelling: Spelling, stream: IO[bytes], longest_line: int) -> None:
         self._name, self._spelling = name, spelling
         self._stream, self._longest_line = stream, longest_line
-        # Bytes that are no text come through, marked, so that their line can be reported.
+        # Bytes that the encoding does not know are kept, marked, so that a message can name their line.
         self._text = io.TextIOWrapper(stream, encoding=spelling.encoding, errors="surrogateescape")
         self._bounded = self._bounded_lines()
         self._line = 0
@@ -235,11 +240,11 @@ class Records:
             ) from None
         except (OSError, EOFError, zlib.error) as error:
             raise InputError(
-                f"{self._name}: expected a file that can be read to its end, got: {error}. Mend or unpack the file."
+                f"{self._name}: expected a file that can be read to its end, got: {error}. Repair or unpack the file."
             ) from None
 
     def _bounded_lines(self) -> Iterator[str]:
-        """The lines, of which none, and no block, may be longer than memory holds."""
+        """The lines; a line or a block of lines that memory does not hold is refused."""
         longest = checked = self._longest_line
         for line in iter(partial(self._text.readline, longest), ""):
             self._characters += len(line)
@@ -296,14 +301,16 @@ class Records:
         )
         if end is not None and end > place:
             raise InputError(
-                f"{where} up to line {self._line + end}. Close the quotation mark of a cell, or mend the rest."
+                f"{where} up to line {self._line + end}. Close the quotation mark of a cell, or correct the line."
             )
         more = (
             f"; other numbers of cells are also in {'lines' if len(others) > 1 else 'line'} {listed(others)}"
             if others
             else ""
         )
-        raise InputError(f"{where}{more}. Mend the line; a cell that holds the separator stands in quotation marks.")
+        raise InputError(
+            f"{where}{more}. Correct the line; put quotation marks around a cell that holds the separator."
+        )
 
     def _check_characters(self, lines: Sequence[str]) -> None:
         text = "".join(lines)
@@ -320,7 +327,7 @@ class Records:
                 line, byte = self._line + 1 + text.count("\n", 0, error.start), ord(text[error.start]) - 0xDC00
                 named = "UTF-8" if self._spelling.encoding == UTF_8 else self._spelling.encoding
                 raise InputError(
-                    f"{self._name}: line {line}: expected text in {named}, got the byte {byte:#x}, which is none. Name "
+                    f"{self._name}: line {line}: expected text in {named}, got the byte {byte:#x}. Name "
                     "its --encoding, such as latin-1, or save the table as UTF-8 text."
                 ) from None
 
@@ -350,7 +357,7 @@ class TextBlock:
         """The columns named, as numbers or as labels.
 
         Raises:
-            InputError: if a cell is no finite number in a column of numbers.
+            InputError: if a cell in a column of numbers is not a finite number.
         """
         # Numbers are parsed as pandas finds them: asked for them, it would also make 1 of a column of True.
         text = {name: str for name, kind in kinds.items() if kind == "categorical"}
@@ -374,14 +381,15 @@ class TextBlock:
         return [name for name in names if types[name].kind in NUMBERS or not self._no_number(frame[name]).any()]
 
     def place(self, row: int) -> str:
-        """The line that a record ends in."""
+        """The line that a record ends in, or its row of a spreadsheet."""
         _, _, end = next(islice(self.spelling.records(self.lines), row, None))
-        return f"line {self.first - 1 + end}"
+        line, rows = self.first - 1 + end, self.spelling.rows
+        return f"row {bisect_left(rows, line) + 1}" if rows else f"line {line}"
 
     def _parsed(self, names: Sequence[str], **options: Any) -> pd.DataFrame:
         if not names:
             return pd.DataFrame(index=range(self.rows))
-        given = {"na_values": list(self.spelling.missing), **options}
+        given = {"na_values": self._spelled_missing(names), **options}
         # The blank line keeps pandas from taking a byte order mark in the first cell for that of a file.
         text = io.StringIO("".join(["\n", *self.lines]))
         try:
@@ -404,6 +412,11 @@ class TextBlock:
             ) from None
         return frame
 
+    def _spelled_missing(self, names: Sequence[str]) -> list[str] | dict[str, list[str]]:
+        """What stands for a missing value, as pandas takes it: in every column, or for each what does in it."""
+        everywhere, single = spellings_of_missing(self.spelling.missing, self.header)
+        return {name: everywhere + single.get(name, []) for name in names} if single else everywhere
+
     def _numbers(self, column: pd.Series) -> np.ndarray:
         """The cells of a column as float64, if they are finite numbers or missing."""
         name, strange = str(column.name), self._no_number(column)
@@ -411,8 +424,8 @@ class TextBlock:
             row = int(np.argmax(strange))
             raise InputError(
                 f"{self.source}: {self.place(row)}, column {name!r}: expected a number, got "
-                f"{listed(self.copied([name])[name].iloc[[row]])}. Mend the cell, or leave it empty where there is no "
-                "value."
+                f"{listed(self.copied([name])[name].iloc[[row]])}. Correct the cell, or leave it empty "
+                "where there is no value."
             )
         numbers = self._floats(column)
         infinite = np.isinf(numbers)

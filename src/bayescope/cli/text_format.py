@@ -1,4 +1,4 @@
-"""How a table of text is written: separator, decimal mark and encoding, named by options or recognised."""
+"""The separator, decimal mark and encoding of a table of text, named by options or recognised."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, final
 from bayescope.errors import InputError
 
 if TYPE_CHECKING:
-    from bayescope_command.app import CheckOptions, CompareOptions, FitOptions, PredictOptions, ReportOptions
+    from bayescope_command.app import TableOptions
 
 # Bytes and records from which the format is recognised.
 HEAD, RECORDS = 2**18, 200
@@ -35,7 +35,7 @@ POINT = re.compile(r"[-+]?\d*\.\d+([eE][-+]?\d+)?")
 @final
 @dataclass(frozen=True)
 class TextFormat:
-    """What options say of a table's file; ``None`` for what its first bytes are to tell.
+    """What options say of a table's file; ``None`` where its first bytes decide.
 
     Attributes:
         sep: what separates cells.
@@ -50,7 +50,7 @@ class TextFormat:
     sheet: str | None = None
 
     @classmethod
-    def of(cls, options: FitOptions | PredictOptions | CompareOptions | ReportOptions | CheckOptions) -> TextFormat:
+    def of(cls, options: TableOptions) -> TextFormat:
         """The format that the options of a command name.
 
         Raises:
@@ -112,6 +112,10 @@ class TextFormat:
         return replace(self, sep=sep, decimal=decimal, encoding=encoding), (note,) if remarks else ()
 
 
+# A format of which no option says anything.
+AS_IT_IS = TextFormat()
+
+
 def spelled(sep: str) -> str:
     """A separator in words that --sep takes, quoted for a shell."""
     names = {mark: word for word, mark in reversed(WORDS.items())}
@@ -119,7 +123,7 @@ def spelled(sep: str) -> str:
 
 
 def _encoding(head: bytes) -> str:
-    """By the byte order mark, else UTF-8, else that of Western Europe, unless it may be UTF-8 with a slip."""
+    """The encoding by the byte order mark, else UTF-8, else Windows-1252 where nothing else in the bytes is UTF-8."""
     for mark, name in MARKS:
         if head.startswith(mark):
             return name
@@ -137,7 +141,7 @@ def _encoding(head: bytes) -> str:
 
 
 def _separator(text: str, usual: str, *, whole: bool) -> str:
-    """What cuts the most cells from the header, and as many from nearly all other records; else from the header."""
+    """The mark that cuts most cells from the header and as many from nearly all records, else from the header."""
     found: dict[str, int] = {}
     of_header: dict[str, int] = {}
     for mark in SEPARATORS:

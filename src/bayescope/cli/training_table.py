@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import final
 
 import numpy as np
 import pandas as pd
 from sklearn.model_selection import train_test_split
 
+from bayescope.cli.dates import Dates, dated, learnt_dates
 from bayescope.cli.findings import Finding, feature_problem
-from bayescope.cli.header import find, hint, split_names
-from bayescope.cli.problems import collected, refuse
+from bayescope.cli.header import find, hint, of_column, split_names
+from bayescope.cli.opening import open_source
+from bayescope.cli.problems import ColumnProblem, collected, refuse
 from bayescope.cli.source import Block, Source, all_blocks, place_of
 from bayescope.cli.target import ORDERED, Target, check_domain, check_trials
+from bayescope.cli.text_format import TextFormat
 from bayescope.errors import InputError
 from bayescope.tables.columns import Kind
-from bayescope_command.app import CheckOptions, CompareOptions, FitOptions
+from bayescope_command.app import TrainingOptions
 
-# Rows of a class, so that one can be held out and one learnt from; and of the rows of a regression.
+# Least rows of each class, and of a regression: one to learn from and one to hold out.
 LEAST = 2
 
 
@@ -47,21 +51,20 @@ class Roles:
     @classmethod
     def of(
         cls,
-        options: FitOptions | CompareOptions | CheckOptions,
+        options: TrainingOptions,
+        target: str,
         weight: str | None = None,
         added: tuple[str, str] | None = None,
-        *,
-        target: str | None = None,
+        trials: str | None = None,
     ) -> Roles:
-        """The roles that the options of a command name; the target is given where they name none."""
-        trials: str | None = getattr(options, "trials", None)
-        return cls(target or options.target or "", options.drop or (), options.categorical or (), weight, added, trials)
+        """The roles that the options of a command name, and others."""
+        return cls(target, options.drop or (), options.categorical or (), weight, added, trials)
 
     def within(self, source: Source) -> Roles:
         """The roles with names that are columns.
 
         Raises:
-            InputError: if one is none, or has two roles that exclude each other.
+            InputError: if a name is not a column, or a column has two roles that exclude each other.
         """
         header, name, problems = source.header, source.name, list[str]()
         if self.target not in header:
@@ -164,7 +167,7 @@ class TrainingTable:
         return self.taken(train), self.taken(test) if len(test) else None, []
 
     def digest(self) -> str:
-        """What tells these rows from others, whatever their order."""
+        """A fingerprint of the rows, the same in every order."""
         frame = self.features.assign(**{"": self.target.values})
         return f"{int(pd.util.hash_pandas_object(frame, index=False).to_numpy().sum()):016x}"
 
@@ -172,7 +175,7 @@ class TrainingTable:
 @final
 @dataclass(eq=False)
 class Examined:
-    """A table as it was found to be, whatever is wrong with it.
+    """A table as it was read, with all that is wrong with it.
 
     Attributes:
         roles: of the columns, by names that there are.
@@ -199,6 +202,22 @@ class Examined:
         self.problems += [
             Finding(each.removeprefix(f"{source.name}: "), refused=True) for each in dict.fromkeys(problems)
         ]
+
+
+def opened_table(path: Path, options: TrainingOptions) -> tuple[Source, Dates]:
+    """Opens a table to learn from, with the parts of its dates in their place, and says how these are written.
+
+    Raises:
+        InputError: if it cannot be read, or an option names no column of it.
+    """
+    given = options.missing or []
+    source = open_source(path, missing=given, again=True, form=TextFormat.of(options))
+    for text in given:
+        name, sign, _ = text.rpartition("=")
+        if sign and name and of_column(text, source.header) is None:
+            find("--missing", source.name, name, source.header)
+    dates = learnt_dates(source, options.dates or ())
+    return dated(source, dates), dates
 
 
 def read_training_table(
@@ -254,7 +273,7 @@ def examine(source: Source, roles: Roles, *, task: str = "auto", likelihood: str
     """
     roles = roles.within(source)
     names = roles.features(source)
-    columns, kinds, problems = _read(source, roles, names)
+    columns, kinds, problems, untyped = _read(source, roles, names)
     rows = max(map(len, columns.values()), default=0)
     known = ~pd.isna(columns[roles.target]) if roles.target in columns else np.ones(rows, dtype=bool)
     if rows and not known.any():
@@ -273,6 +292,7 @@ def examine(source: Source, roles: Roles, *, task: str = "auto", likelihood: str
     with collected(problems):
         found.target = _target(source, found, task, likelihood)
     found.add(source, problems)
+    found.problems += untyped
     for name in [name for name in names if name in columns]:
         problem = feature_problem(source, name, columns[name], kinds[name], places, named=name in roles.categorical)
         found.problems += [] if problem is None else [replace(problem, about=name)]
@@ -340,31 +360,33 @@ def _check_sides(rows: int, share: float, least: int) -> None:
 
 def _read(
     source: Source, roles: Roles, names: Sequence[str]
-) -> tuple[dict[str, np.ndarray], dict[str, Kind], list[str]]:
-    """The columns that have a role, in full, their kinds, and what keeps others from being read."""
+) -> tuple[dict[str, np.ndarray], dict[str, Kind], list[str], list[Finding]]:
+    """The columns that have a role, in full, their kinds, what keeps others from being read, and those of no kind."""
     numbers = [name for name in (roles.weight, roles.trials) if name is not None]
     wanted = [*names, roles.target, *numbers]
-    problems: list[str] = []
-    inferred = _kinds(source, [name for name in wanted if name not in roles.categorical], problems)
+    inferred, untyped = _kinds(source, [name for name in wanted if name not in roles.categorical], set(names))
     known = [name for name in wanted if name in inferred or name in roles.categorical]
     kinds: dict[str, Kind] = {name: inferred.get(name, "categorical") for name in known}
     kinds.update(dict.fromkeys([*numbers, *(roles.added or ())[1:]], "numeric"))
-    columns, strange = readable_columns(source, kinds)
-    return columns, kinds, [*problems, *strange]
+    columns, problems = readable_columns(source, kinds)
+    return columns, kinds, problems, untyped
 
 
-def _kinds(source: Source, names: Sequence[str], problems: list[str]) -> dict[str, Kind]:
-    """The kinds of columns, without those of a type that is neither; these are problems."""
+def _kinds(source: Source, names: Sequence[str], features: Collection[str]) -> tuple[dict[str, Kind], list[Finding]]:
+    """The kinds of columns, and those of a type that is neither, with the option that helps a feature."""
     try:
-        return source.kinds(names)
-    except InputError:
+        return source.kinds(names), []
+    except ColumnProblem:
         found: dict[str, Kind] = {}
-        for name in names if len(names) > 1 else ():
-            found |= _kinds(source, [name], problems)
-        if len(names) == 1:
-            with collected(problems):
-                source.kinds(names)
-        return found
+        problems = []
+        for name in names:
+            try:
+                found |= source.kinds([name])
+            except ColumnProblem as problem:
+                text, helps = str(problem).removeprefix(f"{source.name}: "), name in features
+                option, values = (problem.option, (name,)) if helps else ("", ())
+                problems.append(Finding(text, option, values, refused=True, suggested=helps, about=name))
+        return found, problems
 
 
 def read_columns(source: Source, kinds: Mapping[str, Kind]) -> dict[str, np.ndarray]:
@@ -379,7 +401,7 @@ def read_columns(source: Source, kinds: Mapping[str, Kind]) -> dict[str, np.ndar
 
 
 def readable_columns(source: Source, kinds: Mapping[str, Kind]) -> tuple[dict[str, np.ndarray], list[str]]:
-    """All rows of the columns that can be read, and of each other one the first cell that cannot.
+    """All rows of the columns that can be read, and for each other column the first cell that cannot.
 
     Raises:
         InputError: if there are no rows, or the table as a whole cannot be read.
@@ -444,8 +466,10 @@ def _weights(source: Source, name: str, weights: np.ndarray, places: np.ndarray)
             row = int(np.argmax(strange))
             raise InputError(
                 f"{source.name}: {place_of(source, places[row])}, column {name!r}: expected a weight of at least 0, "
-                f"got {got}. Mend the cell, or drop the row."
+                f"got {got}. Correct the cell, or drop the row."
             )
     if not (weights > 0).any():
-        raise InputError(f"{source.name}: column {name!r}: expected some weights above 0, got none. Mend the column.")
+        raise InputError(
+            f"{source.name}: column {name!r}: expected some weights above 0, got none. Correct the column."
+        )
     return weights

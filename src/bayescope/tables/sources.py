@@ -39,12 +39,31 @@ def wild(path: Path) -> bool:
     return any(mark in str(path) for mark in WILD)
 
 
-def dataset_of(source: Any, *, truths: bool = True) -> Any:
+@final
+@dataclass(frozen=True)
+class TextReading:
+    """How files of text are read.
+
+    Attributes:
+        separator: between cells; by default a tab in .tsv files and a comma in others.
+        decimal: the decimal mark.
+        encoding: of the text.
+        missing: cells that stand for a missing value beside the usual ones.
+    """
+
+    separator: str | None = None
+    decimal: str = "."
+    encoding: str = "utf8"
+    missing: tuple[str, ...] = ()
+
+
+def dataset_of(source: Any, *, truths: bool = True, text: TextReading = TextReading()) -> Any:
     """One dataset of all files that a source names, in the order of their paths.
 
     Args:
         source: a file, a directory, a glob, a list of these, or a ``pyarrow.dataset.Dataset``.
         truths: whether true and false are truth values in files of text, as pandas has it, and not words.
+        text: how files of text are read.
 
     Raises:
         InputError: if there is no such file, the files are of several formats or of none that is known, or one cannot
@@ -63,10 +82,10 @@ def dataset_of(source: Any, *, truths: bool = True) -> Any:
         )
     paths = [Path(one).expanduser() for one in each]
     files = list(dict.fromkeys(path for one in paths for path in files_of(one)))
-    form = _format(files)
+    form = format_of(files)
     base = _base(paths)
     options: dict[str, Any] = {} if base is None else {"partitioning": "hive", "partition_base_dir": base}
-    opened = partial(datasets.dataset, list(map(str, files)), format=_reader(form, files), **options)
+    opened = partial(datasets.dataset, list(map(str, files)), format=_reader(form, files, text), **options)
     with reading(", ".join(map(str, files[:3]))):
         return opened() if form != "csv" else _of_text(opened, truths=truths)
 
@@ -127,28 +146,35 @@ def files_of(path: Path) -> Iterator[Path]:
     raise InputError(f"{path}: expected a file, a directory or a glob, got none of that name. Mend the path.")
 
 
-def _format(files: Sequence[Path]) -> str:
+def format_of(files: Sequence[Path]) -> str:
+    """The format of all files, by their suffixes, as pyarrow calls it.
+
+    Raises:
+        InputError: if a suffix is not known, or the formats differ.
+    """
     formats = {FORMATS.get(path.suffix.lower()): path for path in reversed(files)}
     if None in formats:
         raise InputError(f"{formats[None]}: expected a file whose name ends with {_suffixes()}. Name it by its format.")
     if len(formats) > 1:
-        named = " and ".join(str(path) for path in sorted(formats.values()))
-        raise InputError(f"source: expected files of one format, got {named}. Give a glob of one of them.")
+        first, other, *_ = sorted(formats.values())
+        raise InputError(f"{first}: expected files of one format, got {other} beside it. Give a glob of one of them.")
     return str(next(iter(formats)))
 
 
-def _reader(form: str, files: Sequence[Path]) -> Any:
-    """pyarrow's reader of a format: of text it has to know what stands between cells, and which are missing."""
+def _reader(form: str, files: Sequence[Path], text: TextReading) -> Any:
+    """pyarrow's reader of a format: for text it has to know what stands between cells, and which are missing."""
     if form != "csv":
         return form
-    datasets, text = arrow_module("pyarrow.dataset"), arrow_module("pyarrow.csv")
-    delimiter = "\t" if files[0].suffix.lower() == ".tsv" else ","
+    datasets, csv = arrow_module("pyarrow.dataset"), arrow_module("pyarrow.csv")
+    separator = text.separator or ("\t" if files[0].suffix.lower() == ".tsv" else ",")
     return datasets.CsvFileFormat(
-        parse_options=text.ParseOptions(delimiter=delimiter),
-        convert_options=text.ConvertOptions(
-            null_values=list(MISSING), strings_can_be_null=True, true_values=list(TRUE), false_values=list(FALSE)
+        read_options=csv.ReadOptions(encoding=text.encoding),
+        parse_options=csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+        convert_options=csv.ConvertOptions(
+            null_values=[*MISSING, *text.missing], strings_can_be_null=True, true_values=list(TRUE),
+            false_values=list(FALSE), decimal_point=text.decimal,
         ),
-    )
+    )  # fmt: skip
 
 
 def _of_text(opened: Callable[..., Any], *, truths: bool) -> Any:
