@@ -8,6 +8,7 @@ import numpy as np
 
 from bayescope import metrics
 from bayescope.comparison.answers import share_inside
+from bayescope.comparison.resampling import evenly
 from bayescope.plots.numbers import count, fixed, percent, plain, tidy
 from bayescope.plots.style import shorten
 from bayescope.report.blocks import (
@@ -22,11 +23,11 @@ from bayescope.report.blocks import (
     Section,
     Table,
     Tone,
-    TrackBar,
     Trust,
     aside,
 )
-from bayescope.report.figures import axis, diagonal, dots, layout, table
+from bayescope.report.comparing import reliability_of
+from bayescope.report.figures import MANY, axis, diagonal, dots, layout, line_with_dots, table, track
 from bayescope.report.judged import Judged
 from bayescope.report.paired import JudgedModel, PairedScore, apart, headline, paired_scores, said
 from bayescope.report.statistics import LEVELS
@@ -135,22 +136,16 @@ def _scores(scores: Sequence[PairedScore], names: Sequence[str]) -> Table:
 
 def _differences(score: PairedScore, names: Sequence[str]) -> BarTable:
     """A line a model: how far it is from the best, with the interval of that."""
-    low, high = min(0.0, float(score.differences.min())), max(0.0, float(score.differences.max()))
-    width = (high - low) or 1.0
-
-    def place(at: float) -> float:
-        return round(100.0 * (at - low) / width, 2)
-
-    lines = []
-    for model, name in enumerate(names):
-        if model == score.best:
-            lines.append(TrackBar(name, "best", score.value(model)[0], place(0), 0.0, None, place(0)))
-            continue
-        value, least, most = (float(part) for part in score.differences[model])
-        left, right = sorted((place(0.0), place(value)))
-        whisker = (place(least), round(place(most) - place(least), 2)) if most > least else None
-        text, interval = score.difference(model)
-        lines.append(TrackBar(name, text, interval, left, round(right - left, 2), whisker, place(0.0)))
+    span = min(0.0, float(score.differences.min())), max(0.0, float(score.differences.max()))
+    lines = [
+        track(
+            name,
+            ("best", score.value(model)[0]) if model == score.best else score.difference(model),
+            tuple(score.differences[model]),
+            span,
+        )
+        for model, name in enumerate(names)
+    ]
     caption = f"{score.label[0].upper()}{score.label[1:]}: difference to the best, with its 95 % interval"
     return BarTable(caption, ("model", "", "difference"), tuple(lines))
 
@@ -165,13 +160,9 @@ def _curves(models: Sequence[JudgedModel], judged: Judged) -> Figures:
 def _reliability(models: Sequence[JudgedModel], judged: Judged) -> Figure:
     traces, rows = [], []
     for place, model in enumerate(models):
-        r = metrics.reliability(model.predicted.mean, judged.y)
-        parts = (r.confidence, r.accuracy, r.count)
-        confidence, accuracy, number = (part[r.count > 0] for part in parts)
-        each = list(zip(confidence, accuracy, number, strict=True))
-        hover = [f"{model.name}: confidence {percent(c)}\nright {percent(a)} of {n} rows" for c, a, n in each]
-        traces.append(_line(confidence, accuracy, hover, place))
-        rows += [(model.name, percent(c), percent(a), str(n)) for c, a, n in each]
+        *each, hover = reliability_of(model.predicted.mean, judged.y, model.name)
+        traces.append(_line(each[0], each[1], hover, place))
+        rows += [(model.name, percent(c), percent(a), str(n)) for c, a, n in zip(*each, strict=True)]
     share = {"tickformat": ".0%", "nticks": 6}
     return Figure(
         "reliability",
@@ -211,7 +202,7 @@ def _coverage(models: Sequence[JudgedModel]) -> Figure:
 
 def _beside(models: Sequence[JudgedModel], judged: Judged) -> Figure:
     """One point a row and model: the probability of the truth, or the mean, against that by the first model."""
-    some = np.linspace(0, len(judged) - 1, min(len(judged), MOST_POINTS)).round().astype(int)
+    some = evenly(len(judged), MOST_POINTS)
     if judged.classes:
         at = [model.predicted.mean[some, judged.y[some]] for model in models]
         what, look = "probability of the truth", {"tickformat": ".0%", "nticks": 6, "range": [-0.03, 1.03]}
@@ -226,7 +217,7 @@ def _beside(models: Sequence[JudgedModel], judged: Judged) -> Figure:
     traces, rows = [], []
     for place, (model, y) in enumerate(zip(models[1:], at[1:], strict=True), start=1):
         hover = [f"{first} {plain(a)}\n{model.name} {plain(b)}" for a, b in zip(at[0], y, strict=True)]
-        look_of = {"size": 6, "opacity": 0.7, "symbol": SYMBOLS[place], "line": {"width": 0}}
+        look_of = {**MANY, "symbol": SYMBOLS[place]}
         traces.append(dots(at[0], y, f"@class{place}", hover, marker=look_of, name=model.name))
         rows.append((model.name, plain(float(np.mean(np.abs(y - at[0]))))))
     who = models[1].name if len(models) == 2 else "the other model"
@@ -244,9 +235,7 @@ def _beside(models: Sequence[JudgedModel], judged: Judged) -> Figure:
 
 
 def _line(x: np.ndarray, y: np.ndarray, hover: list[str], place: int) -> dict[str, object]:
-    colour = f"@class{place}"
-    marks = dots(x, y, colour, hover, marker={"size": 7, "symbol": SYMBOLS[place]})
-    return marks | {"mode": "lines+markers", "line": {"color": colour, "width": 1.6}}
+    return line_with_dots(x, y, f"@class{place}", hover, size=7, symbol=SYMBOLS[place])
 
 
 def _key(models: Sequence[JudgedModel]) -> tuple[tuple[str, str, str], ...]:

@@ -8,7 +8,7 @@ from bayescope.density import PARETO_K_LIMIT
 from bayescope.plots.numbers import count, fixed, percent, plain
 from bayescope.report.blocks import Block, Figure, Figures, Paragraphs, Tone, aside
 from bayescope.report.facts import Facts
-from bayescope.report.figures import axis, diagonal, dots, layout, table
+from bayescope.report.figures import MANY, axis, diagonal, dots, layout, table
 from bayescope.report.reference import Difference, Standing
 
 REFERENCES = {"nuts": "NUTS", "importance": "the exact posterior, by importance sampling,"}
@@ -114,7 +114,6 @@ def _scatter(name: str, title: str, what: str, pairs: np.ndarray, *, share: bool
     """A point for each row, (reference, model), with the diagonal on which both agree."""
     exact, ours = pairs.T
     hover = [f"reference {plain(a, 3)}\nmodel {plain(b, 3)}" for a, b in pairs]
-    look = {"size": 6, "opacity": 0.7, "line": {"width": 0}}
     options = {"tickformat": ".0%"} if share else {"nticks": 6}
     ends = np.quantile(ours - exact, [0.0, 0.25, 0.5, 0.75, 1.0])
     names = ("smallest", "lower quartile", "median", "upper quartile", "largest")
@@ -123,7 +122,7 @@ def _scatter(name: str, title: str, what: str, pairs: np.ndarray, *, share: bool
         title,
         "One point a row. On the dotted line the model and the reference agree.",
         f"Scatter of the {what} of {len(pairs)} rows by the model against the reference.",
-        (diagonal(float(pairs.min()), float(pairs.max())), dots(exact, ours, "@accent", hover, marker=look)),
+        (diagonal(float(pairs.min()), float(pairs.max())), dots(exact, ours, "@accent", hover, marker=MANY)),
         layout(axis(f"{what}, reference", **options), axis(f"{what}, model", **options)),
         table(
             "Differences",

@@ -13,7 +13,15 @@ from scipy.special import erf
 
 from bayescope import metrics
 from bayescope.comparison.answers import share_below, share_inside
-from bayescope.comparison.resampling import BLOCK_NUMBERS, TAILS, bootstrap, brier_rows, central, gap_in_bins
+from bayescope.comparison.resampling import (
+    BLOCK_NUMBERS,
+    TAILS,
+    bootstrap,
+    brier_rows,
+    central,
+    gap_in_bins,
+    judged_classes,
+)
 from bayescope.metrics import Reliability
 from bayescope.report.judged import WIDE, Judged, Predictions
 
@@ -67,7 +75,7 @@ def class_scores(judged: Judged, predicted: Predictions, random_state: int) -> t
         _ece(probs, y, random_state),
     ]
     if (shares > 0).all():
-        classes = [1] if probs.shape[1] == 2 else range(probs.shape[1])
+        classes = judged_classes(probs.shape[1])
         of_classes = [metrics.auroc(probs[:, k], (y == k).astype(int)) for k in classes]
         each = [newcombe(area, y == k) for k, area in zip(classes, of_classes, strict=True)]
         # Of several classes the ends are averaged, as if their errors were one: never too narrow.
