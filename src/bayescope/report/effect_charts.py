@@ -201,11 +201,11 @@ def surface(surface: Surface, place: int) -> Figure:
         "colorbar": {"thickness": 9, "outlinewidth": 0, "len": 0.9, "nticks": 5, "tickfont": small, "xpad": 4},
     }
     scale = {"type": "scatter", "mode": "markers", "x": [None], "y": [None], "marker": colours, "hoverinfo": "skip"}
-    of_output = f" Drawn is the part of {surface.outputs[0]}." if surface.outputs else ""
+    of_output = f" The map is for {surface.outputs[0]}." if surface.outputs else ""
     return Figure(
         f"surface-{place}",
         f"{first} × {second}",
-        f"What both say beyond their separate effects, in {surface.unit}; pale where there are no data.{of_output}",
+        f"The joint effect beyond both separate effects, in {surface.unit}; pale where there are no data.{of_output}",
         f"Map of the joint effect of {first} and {second}, between {plain(float(mean.min()))} and "
         f"{plain(float(mean.max()))}.",
         (cells, scale),
@@ -271,8 +271,8 @@ def importance(ranking: Importance) -> tuple[BarTable, Table | None]:
         for k in order
     ]
     caption = (
-        f"Mean absolute contribution over the training rows, in {ranking.unit}, with 95 % intervals. The tick is that "
-        "of the mean effect: close to 0 where a bar is no more than uncertainty."
+        f"Mean absolute contribution over the training rows, in {ranking.unit}, with 95 % intervals. The tick is the "
+        "contribution of the mean effect: close to 0 if a bar is only uncertainty."
     )
     others = [(names[k], *around(mean[k], low[k], high[k], most)) for k in rest]
     more = table("The other terms", ("term", "importance", "95 % interval"), others) if others else None
@@ -284,7 +284,7 @@ def coefficients(linear: Coefficients) -> tuple[BarTable, ...]:
     order = linear.order[:MOST_WEIGHTS]
     mean, low, high = (part[:, :-1] * linear.scales for part in linear.weights)
     least, most = min(0.0, float(low[:, order].min())), max(0.0, float(high[:, order].max()))
-    more = f" {len(linear.names) - len(order)} more move it less." if len(linear.names) > len(order) else ""
+    more = f" {len(linear.names) - len(order)} more inputs change it less." if len(linear.names) > len(order) else ""
     tables = []
     for output, intercept in enumerate(linear.weights[0][:, -1]):
         lines = []

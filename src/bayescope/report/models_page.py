@@ -85,15 +85,18 @@ def provenance(models: Sequence[JudgedModel]) -> tuple[Tone, str]:
     if len(by["held out"]) == len(models):
         return "good", "No model was trained on these rows: their files say that the rows were held out."
     if len(by["fitted"]) == len(models):
-        return "bad", "All models were trained on these rows: every score flatters, most that of the most flexible one."
+        return "bad", (
+            "All models were trained on these rows: every score is better than it would be for new rows, most so for "
+            "the most flexible model."
+        )
     if by["fitted"]:
         return "bad", (
-            f"Trained on these rows: {', '.join(by['fitted'])}. That flatters the scores of such a model beside "
-            "those of the others. Give rows that no model was trained on."
+            f"Trained on these rows: {', '.join(by['fitted'])}. This makes the scores of such a model too good beside "
+            "the others. Give rows that no model was trained on."
         )
     return "caution", (
-        f"Whether the model was trained on some of these rows is unknown for: {', '.join(by['unknown'])}. If it was, "
-        "its scores flatter it."
+        f"It is unknown whether these models were trained on some of these rows: {', '.join(by['unknown'])}. The "
+        "scores of a model that was are too good."
     )
 
 
@@ -108,12 +111,12 @@ def _verdict(models: Sequence[JudgedModel], scores: Sequence[PairedScore], rows:
 
 
 def _method(judged: Judged) -> Paragraphs:
-    coverage = "" if judged.classes else " Coverage has no winner: a right model has 95 %."
+    coverage = "" if judged.classes else " Coverage has no winner: a calibrated model has 95 %."
     return aside(
-        f"Differences are to the model with the best value of each score. Intervals are from a bootstrap of the "
-        f"{count(len(judged), 'row')}, whose resamples have the same rows for all models: what makes a row difficult "
-        "for all of them cancels. A value is bold only if the intervals of the differences to all other "
-        f"models exclude 0.{coverage}"
+        f"Each score is compared with that of the best model. The intervals of differences are from a bootstrap of the "
+        f"{count(len(judged), 'row')}: each resample has the same rows for all models, so that rows that are difficult "
+        "for all cancel. A value is bold only if the intervals of the differences to all other models exclude "
+        f"0.{coverage}"
     )
 
 
@@ -168,7 +171,7 @@ def _reliability(models: Sequence[JudgedModel], judged: Judged) -> Figure:
         "reliability",
         "Are they right as often as they say?",
         f"Share of rows that are right against confidence, in {metrics.BINS} bins. Below the dotted line a model is "
-        "too sure of itself. Bins of few rows are noisy: the table has their numbers.",
+        "too sure of itself. Bins with few rows are noisy; the table has the counts.",
         f"Reliability curves of {len(models)} models over {len(judged)} rows.",
         (diagonal(1.0 / len(judged.classes), 1.0), *traces),
         layout(axis("confidence in the predicted class", **share), axis("share that is right", **share)),
@@ -224,7 +227,7 @@ def _beside(models: Sequence[JudgedModel], judged: Judged) -> Figure:
     return Figure(
         "beside",
         "Row by row",
-        f"One point a row. {how} {first}.",
+        f"Each point is a row. {how} {first}.",
         f"Scatter of the {what} by {len(models) - 1} models against that by {first}.",
         (diagonal(*ends), *traces),
         layout(axis(f"{what}, {shorten(first)}", **look), axis(f"{what}, {shorten(who)}", **look)),

@@ -65,13 +65,15 @@ def class_scores(judged: Judged, predicted: Predictions, random_state: int) -> t
     probs, y = predicted.mean, judged.y
     shares = np.bincount(y, minlength=probs.shape[1]) / len(y)
     constant = np.broadcast_to(shares, probs.shape)
+    # Of rows of one class nothing is known that a model without features would not know.
+    known = math.nan if shares.max() == 1.0 else 1.0
     by_row = np.column_stack([probs.argmax(1) == y, -predicted.log_prob, brier_rows(probs, y)])
     ends = _ends(bootstrap(lambda weights: weights @ by_row[:, 1:] / len(y), len(y), random_state))
     accuracy, nll, brier = by_row.mean(0)
     answers = [
-        Score("accuracy", float(accuracy), *wilson(accuracy, len(y)), float(shares.max())),
-        Score("nll", float(nll), *ends[0], -float((shares[shares > 0] * np.log(shares[shares > 0])).sum())),
-        Score("brier", float(brier), *ends[1], float(brier_rows(constant, y).mean())),
+        Score("accuracy", float(accuracy), *wilson(accuracy, len(y)), known * float(shares.max())),
+        Score("nll", float(nll), *ends[0], -known * float((shares[shares > 0] * np.log(shares[shares > 0])).sum())),
+        Score("brier", float(brier), *ends[1], known * float(brier_rows(constant, y).mean())),
         _ece(probs, y, random_state),
     ]
     if (shares > 0).all():

@@ -119,4 +119,11 @@ def test_of_few_errors_nobody_can_tell_where_they_lie(facts_of, logistic):
     error = np.zeros(2000)
     error[:2] = 1
     told = verdict.verdict(replace(facts, doubt=replace(facts.doubt, error=error)))
-    assert "2 wrong rows are too few to tell whether its doubt points at its errors." in told.sentences
+    assert "2 wrong rows are too few to tell whether the model is more uncertain where it is wrong." in told.sentences
+
+
+def test_a_few_numbers_do_not_tell_where_errors_lie(facts_of, linear):
+    few = verdict.verdict(numbers_with(facts_of(linear), 1.0, 0.0, 20))
+    assert "20 rows are too few to tell whether the model is more uncertain" in " ".join(few.sentences)
+    many = verdict.verdict(numbers_with(facts_of(linear), 1.0, 0.0, 200))
+    assert "too few" not in " ".join(many.sentences)
