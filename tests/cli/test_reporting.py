@@ -126,5 +126,5 @@ def test_the_fitted_rows_may_be_in_another_table(classes, table, tmp_path):
     assert not page.exists()
     result = run("report", classes, other, "--out", page, "--training", table)
     assert result.exit_code == 0, result.output
-    assert "on the same 72 training rows, model and prior" in page.read_text()
+    assert "for the same 72 training rows, model and prior" in page.read_text()
     assert f"--training {table}" in command(page.read_text())
