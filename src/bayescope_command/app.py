@@ -8,10 +8,12 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise, takewhile
 from pathlib import Path
-from typing import Annotated, NoReturn, TypeVar, final
+from typing import Annotated, Any, NoReturn, TypeVar, final
 
 import typer
+from typer.core import TyperCommand
 
 from bayescope_command.exits import UsageError, exits, process_exits
 
@@ -326,6 +328,18 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
+class _Command(TyperCommand):
+    """A command that refuses an option whose value is left out: the next option would be taken for the value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        names = {name: option for option in self.params for name in option.opts if name.startswith("--")}
+        for name, value in pairwise(takewhile(lambda word: word != "--", args)):
+            if name in names and value in names and not getattr(names[name], "is_flag", False):
+                raise UsageError(f"{name}: expected a value, got the option {value}", ctx)
+        parsed: list[str] = super().parse_args(ctx, args)
+        return parsed
+
+
 def command(name: str, work: str) -> Callable[[type[Options]], type[Options]]:
     """A class decorator: the fields of a dataclass are the options of a command, and its docstring is the help.
 
@@ -350,7 +364,7 @@ def command(name: str, work: str) -> Callable[[type[Options]], type[Options]]:
         )
         run_with.__signature__ = signature.replace(parameters=ordered)  # type: ignore[attr-defined]
         run_with.__doc__ = options.__doc__
-        app.command(name)(run_with)
+        app.command(name, cls=_Command)(run_with)
         return options
 
     return register

@@ -236,6 +236,11 @@ def test_a_process_ends_with_the_code_and_the_line(tmp_path):
     [
         (["compare", "t.csv"], "missing option '--target'", "bayescope compare"),
         (["compare"], "missing argument 'table'", "bayescope compare"),
+        (
+            ["report", "m.bayes", "t.csv", "--training", "--out", "r.html"],
+            "--training: expected a value, got the option --out",
+            "bayescope report",
+        ),
         (["compare", "t.csv", "--colour", "red"], "no such option: --colour", "bayescope compare"),
         (["compare", "t.csv", "--seed", "x"], "invalid value for '--seed'", "bayescope compare"),
         *(

@@ -97,7 +97,7 @@ def test_rows_that_were_all_fitted_are_called_so(numbers, table, tmp_path):
     facts = json.loads(run("report", numbers, table, "--out", page, "--json").stdout)
     assert (facts["held_out"], facts["rows"]) == (False, 90)
     assert "was trained on these rows, as" in page.read_text()
-    assert "the page's scores flatter it" in facts["notes"][0]
+    assert "the model was trained on these rows" in facts["notes"][0]
     shuffled = written(tmp_path / "s.parquet", mixed().sample(frac=1, random_state=0))
     page.unlink()
     run("report", numbers, shuffled, "--out", page, "--held-out")
@@ -108,7 +108,11 @@ def test_of_other_rows_only_the_caller_knows(classes, tmp_path):
     frame = mixed(50, seed=1).assign(state=lambda t: t["state"].where(t.index > 2))
     path, page = written(tmp_path / "other.csv", frame), tmp_path / "r.html"
     result = run("report", classes, path, "--out", page, "--reference", "none")
-    for said in ("It is unknown whether these rows", "held against no reference, as was asked", "47 rows"):
+    for said in (
+        "It is unknown whether these rows",
+        "not compared with a reference, since the caller asked for none",
+        "47 rows",
+    ):
         assert said in page.read_text()
     assert "3 rows without a target were left out" in result.stdout
     run("report", classes, path, "--out", page, "--held-out")
@@ -124,5 +128,5 @@ def test_the_fitted_rows_may_be_in_another_table(classes, table, tmp_path):
     assert not page.exists()
     result = run("report", classes, other, "--out", page, "--training", table)
     assert result.exit_code == 0, result.output
-    assert "on the same 72 training rows, model and prior" in page.read_text()
+    assert "for the same 72 training rows, model and prior" in page.read_text()
     assert f"--training {table}" in command(page.read_text())

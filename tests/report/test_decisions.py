@@ -64,6 +64,16 @@ def test_a_probability_at_the_threshold_is_positive(facts_of, three_classes):
     assert own["true"][26] + own["false"][26] == 0
 
 
+@pytest.mark.parametrize("present", [[0], [0, 2]])
+def test_a_class_without_rows_has_no_curve(facts_of, three_classes, present):
+    told = facts_of(three_classes)
+    y = np.array(present)[np.arange(len(told.judged)) % len(present)]
+    said, *rest = decisions.decisions(replace(told.judged, y=y), told.predicted, 0)
+    assert [len(block.figures) for block in rest[:-1]] == ([2] if len(present) > 1 else [])
+    assert ("have no curve: b" if len(present) > 1 else "All rows here are of the class a") in said.paragraphs[0]
+    assert [each["name"] for each in rest[-1].payload["classes"]] == [told.judged.classes[k] for k in present]
+
+
 def _counts(page) -> dict[str, int]:
     return {cell: int(page.locator(f"#count-{cell}").text_content()) for cell in ("tp", "fp", "fn", "tn")}
 

@@ -91,7 +91,7 @@ def test_a_page_that_cannot_be_written_leaves_nothing_behind(logistic, tmp_path)
 def test_nuts_is_refused_where_it_cannot_be(logistic, tmp_path, monkeypatch):
     asked = {"out": tmp_path / "r.html", "reference": "nuts"}
     with pytest.raises(
-        UnsupportedError, match=r"which needs the rows that the model was trained on: training=\(X, y\)"
+        UnsupportedError, match=r"A reference needs the rows that the model was trained on: give training=\(X, y\)"
     ):
         bs.report(logistic.estimator, logistic.X, logistic.y, **asked)
     with pytest.raises(InputError, match=r"training: expected \(X, y\) or \(X, y, sample_weight\), got DataFrame"):

@@ -25,7 +25,10 @@ from bayescope_command.app import ReportOptions
 
 SUFFIXES = (".html", ".htm")
 REFERENCES = ("auto", "nuts", "none")
-FITTED = "the rows that the model was fitted to: the page's scores flatter it. Give rows that it has not seen"
+FITTED = (
+    "the model was trained on these rows, so its scores are better than they would be for new rows. Give rows that "
+    "were not used for training"
+)
 
 # What a column of identifiers is called: whole numbers under another name may be amounts that happen to differ.
 _IDENTIFIER = re.compile(r"(^|[^a-z])(id|ids|identifier|key|uuid|guid|nr|no|number)$|[a-z]I[Dd]$", re.IGNORECASE)

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import log_softmax
 
+from bayescope.comparison.resampling import evenly
 from bayescope.comparison.split import TrainTestSplit
 from bayescope.estimators.base import log_probabilities
 from bayescope.predictive import Predictive
@@ -86,8 +87,7 @@ class NumberAnswers:
             return np.stack([p.log_prob(y), p.crps(y), p.mean[:, 0], sd, *ends, *pit_ends(p, y).T], axis=1)
 
         count = len(data.y_test)
-        some = np.linspace(0, count - 1, min(count, MOST_ROWS)).round().astype(int)
-
+        some = evenly(count, MOST_ROWS)
         log_prob, crps, mean, sd, low, high, *ends = by_blocks(predict, data.X_test, moments).T
         levels = by_blocks(predict, data.X_test.iloc[some], lambda p, _: _quantiles(p))
         unit = float(data.y_train.std(ddof=1))

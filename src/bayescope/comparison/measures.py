@@ -22,8 +22,9 @@ from bayescope.comparison.resampling import (
     brier_rows,
     central,
     gap_in_bins,
+    mean_auroc,
     mean_of,
-    weighted_auroc,
+    root_mean_of,
 )
 from bayescope.comparison.split import Kind
 from bayescope.density import PARETO_K_LIMIT, pareto_smoothed
@@ -126,26 +127,26 @@ def _of_classes(against: str, reference: str | None) -> tuple[Measure, ...]:
     def score(of: Callable[[ClassAnswers], float]) -> Value:
         return lambda outcome, _: of(outcome.answers)  # type: ignore[arg-type]
 
-    def of_rows(of: Callable[[ClassAnswers], np.ndarray]) -> Resampled:
-        return lambda outcome, _: mean_of(of(outcome.answers))  # type: ignore[arg-type]
+    def resampled(of: Callable[[ClassAnswers], Statistic]) -> Resampled:
+        return lambda outcome, _: of(outcome.answers)  # type: ignore[arg-type]
 
     return (
         # By the log density and not log(probs): finite where a probability rounds to 0.
         Measure("nll", "NLL", 4, LOWEST, "mean −log p(y∣x) of the test rows, in nats", score(_log_loss),
-                resampled=of_rows(lambda a: -a.log_probs[np.arange(len(a.y)), a.y])),
+                resampled=resampled(lambda a: mean_of(-a.log_probs[np.arange(len(a.y)), a.y]))),
         Measure("brier", "Brier", 4, LOWEST, "mean squared error of the test rows' probabilities",
                 score(lambda a: metrics.brier(a.probs, a.y)),
-                resampled=of_rows(lambda a: brier_rows(a.probs, a.y))),
+                resampled=resampled(lambda a: mean_of(brier_rows(a.probs, a.y)))),
         Measure("ece", "ECE", 4, LOWEST,
                 f"expected calibration error of the test rows, {metrics.BINS} bins of confidence",
                 score(lambda a: metrics.ece(a.probs, a.y)),
-                resampled=lambda outcome, _: gap_in_bins(outcome.answers.probs, outcome.answers.y)),  # type: ignore[union-attr]
+                resampled=resampled(lambda a: gap_in_bins(a.probs, a.y))),
         Measure("auroc", "AUROC", 4, HIGHEST, "of the test rows; for several classes the mean of each against the rest",
                 score(lambda a: metrics.auroc(a.probs, a.y)),
-                resampled=lambda outcome, _: _areas(outcome.answers)),  # type: ignore[arg-type]
+                resampled=resampled(lambda a: mean_auroc(a.probs, a.y))),
         Measure("crps", "CRPS", 4, LOWEST,
                 "mean Σ_k (P(y' ≤ k∣x) − 1{y ≤ k})² of the test rows, the ranked probability score of ordered classes",
-                score(_ranked), resampled=of_rows(_ranked_rows)),
+                score(_ranked), resampled=resampled(lambda a: mean_of(_ranked_rows(a)))),
         Measure(f"tv_to_{reference}", f"TV to {against}", 4, LOWEST,
                 f"½ Σ∣p − p_{against}∣, averaged over the test rows",
                 lambda outcome, truth: total_variation(outcome.answers.probs, truth.answers.probs), True,  # type: ignore[union-attr]
@@ -157,18 +158,19 @@ def _of_numbers(against: str, reference: str | None) -> tuple[Measure, ...]:
     def score(of: Callable[[NumberAnswers], float]) -> Value:
         return lambda outcome, _: of(outcome.answers)  # type: ignore[arg-type]
 
-    def of_rows(of: Callable[[NumberAnswers], np.ndarray]) -> Resampled:
-        return lambda outcome, _: mean_of(of(outcome.answers))  # type: ignore[arg-type]
+    def resampled(of: Callable[[NumberAnswers], Statistic]) -> Resampled:
+        return lambda outcome, _: of(outcome.answers)  # type: ignore[arg-type]
 
     percent = f"{100 * COVERAGE:g} %"
     return (
         Measure("nll", "NLL", 4, LOWEST, "mean −log p(y∣x) of the test rows, in nats",
-                score(lambda a: -a.log_prob.mean()), resampled=of_rows(lambda a: -a.log_prob)),
+                score(lambda a: -a.log_prob.mean()), resampled=resampled(lambda a: mean_of(-a.log_prob))),
         Measure("crps", "CRPS", None, LOWEST,
                 "mean ∫ (F(x) − 1{x ≥ y})² dx of the test rows, F the predictive distribution, in y's unit",
-                score(lambda a: a.crps.mean()), resampled=of_rows(lambda a: a.crps)),
+                score(lambda a: a.crps.mean()), resampled=resampled(lambda a: mean_of(a.crps))),
         Measure("rmse", "RMSE", None, LOWEST, "root mean squared error of the predictive mean, in y's unit",
-                score(lambda a: math.sqrt(np.square(a.mean - a.y).mean())), resampled=_root_mean_square),
+                score(lambda a: math.sqrt(np.square(a.mean - a.y).mean())),
+                resampled=resampled(lambda a: root_mean_of(np.square(a.mean - a.y)))),
         Measure("coverage", f"in {percent}", 3, None,
                 f"share of the test rows inside their {percent} interval; a count that is its end is inside in part, "
                 f"so that right intervals hold {percent}", score(lambda a: a.coverage)),
@@ -304,20 +306,6 @@ def _ranked_rows(answers: ClassAnswers) -> np.ndarray:
     below, reached = answers.probs.cumsum(1), answers.y[:, None] <= np.arange(answers.probs.shape[1])
     rows: np.ndarray = np.square(below - reached).sum(1)
     return rows
-
-
-def _areas(answers: ClassAnswers) -> Statistic:
-    """The mean area of each class against the rest, as a statistic; of two classes that of the second."""
-    classes = [1] if answers.probs.shape[1] == 2 else range(answers.probs.shape[1])
-    areas = [weighted_auroc(answers.probs[:, k], answers.y == k) for k in classes]
-    return lambda weights: np.mean([area(weights) for area in areas], axis=0)[:, None]
-
-
-def _root_mean_square(outcome: ContenderOutcome, _: ContenderOutcome) -> Statistic:
-    answers = outcome.answers
-    assert isinstance(answers, NumberAnswers)
-    square = mean_of(np.square(answers.mean - answers.y))
-    return lambda weights: np.sqrt(square(weights))
 
 
 def total_variation(probs: np.ndarray, reference: np.ndarray) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -81,6 +81,28 @@ def weighted_auroc(score: Floats, positive: Floats) -> Callable[[Floats], Floats
     return weighted
 
 
+def mean_auroc(probs: Floats, y: Floats) -> Statistic:
+    """The mean weighted area of each class against the rest, as a statistic; of two classes that of the second."""
+    areas = [weighted_auroc(probs[:, k], y == k) for k in judged_classes(probs.shape[1])]
+    return lambda weights: np.mean([area(weights) for area in areas], axis=0)[:, None]
+
+
+def judged_classes(classes: int) -> Sequence[int]:
+    """The classes whose areas are averaged: of two the second alone, since the first has the same area."""
+    return [1] if classes == 2 else range(classes)
+
+
 def mean_of(rows: Floats) -> Statistic:
     """The mean over the rows, as a statistic."""
     return lambda weights: (weights @ rows / len(rows))[:, None]
+
+
+def root_mean_of(squares: Floats) -> Statistic:
+    """The root of the mean over the rows, as a statistic."""
+    return lambda weights: np.sqrt(mean_of(squares)(weights))
+
+
+def evenly(rows: int, most: int) -> Floats:
+    """The places of at most ``most`` of N rows, in even steps from the first to the last."""
+    places: Floats = np.linspace(0, rows - 1, min(rows, most)).round().astype(int)
+    return places

@@ -91,5 +91,5 @@ def _grouped(value: float, digits: int) -> str:
 
 
 def minus(text: str) -> str:
-    """With a real minus sign."""
-    return text.replace("-", "−")
+    """With a real minus sign, and none before a 0."""
+    return (text if text.strip("-0.") else text.lstrip("-")).replace("-", "−")

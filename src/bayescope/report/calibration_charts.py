@@ -17,8 +17,8 @@ from bayescope.report.statistics import PIT_BINS, ClassCalibration, NumberCalibr
 CURVE, COUNTS = (0.27, 1.0), (0.0, 0.17)
 PROBABILITY_BINS = 20
 PARTLY = (
-    "A number that has a probability, such as a count, is inside in part if it is the end of an interval: all of it "
-    "would make the interval too probable."
+    "A count that is the end of an interval is inside in part: if all of it were inside, the interval would be too "
+    "probable."
 )
 
 
@@ -59,7 +59,7 @@ def reliability(c: ClassCalibration, classes: int) -> Figure:
         "reliability",
         "Is it right as often as it says?",
         "Points on the dotted line are perfectly calibrated. Below it the model is too sure of itself, above it too "
-        "modest. The bars behind the points are where 95 % of a calibrated model's points would fall; the foot counts "
+        "unsure. The bars behind the points are where 95 % of a calibrated model's points would fall; the foot counts "
         f"rows. {len(filled)} of {len(r.count)} bins of confidence hold rows.",
         f"Reliability diagram over {len(filled)} bins of confidence: {outside} of them lie outside the band of a "
         "calibrated model.",
@@ -76,12 +76,12 @@ def separation(judged: Judged, predicted: Predictions) -> Figure:
         x, groups = predicted.mean[:, 1], [judged.y == 0, judged.y == 1]
         names = [f"{shorten(judged.target)} = {shorten(name)}" for name in judged.classes]
         what, tints = f"probability of {judged.classes[1]}", ("@class0", "@class1")
-        aim, start = "one class lies at each end", -0.01
+        aim, start = "one class at each end", -0.01
     else:
         right = predicted.mean.argmax(1) == judged.y
         x, groups, names = predicted.mean.max(1), [right, ~right], ["right", "wrong"]
         what, tints = "confidence in the predicted class", ("@accent", "@bad")
-        aim, start = "right rows lie at the right end and wrong ones do not", 1 / len(judged.classes) - 0.05
+        aim, start = "right rows near 100 % and wrong rows further left", 1 / len(judged.classes) - 0.05
     edges = np.linspace(0.0, 1.0, PROBABILITY_BINS + 1)
     spans = [percents(a, b) for a, b in pairwise(edges)]
     counts = [np.histogram(x[group], edges)[0] for group in groups]
@@ -94,7 +94,7 @@ def separation(judged: Judged, predicted: Predictions) -> Figure:
     return Figure(
         "separation",
         "How far does it tell the classes apart?",
-        f"Rows by what the model says of them, stacked and coloured by what was true. It tells well where {aim}.",
+        f"Rows by their predicted probability, coloured by their truth. A good model has {aim}.",
         f"Stacked histogram of the {what} for {len(judged)} rows, by {'true class' if two else 'right and wrong'}.",
         tuple(traces),
         layout(axis(what, range=[start, 1.01], tickformat=".0%", dtick=0.2), axis("rows", nticks=5), barmode="stack"),
@@ -161,7 +161,7 @@ def pit(c: NumberCalibration) -> Figure:
         "A right model fills every tenth alike, up to chance (the band). High at both ends: intervals too narrow; high "
         f"in the middle: too wide; sloping: predictions too high or too low.{spread}",
         f"Histogram of the truths' places in their predictive distributions; between {plain(float(c.pit.min()))} and "
-        f"{plain(float(c.pit.max()))} rows in each tenth, where {plain(expected)} are expected.",
+        f"{tidy(float(c.pit.max()), 3)} rows in each tenth; {tidy(expected, 3)} are expected.",
         traces,
         layout(x_axis, axis("rows", rangemode="tozero"), bargap=0.06, shapes=[strip]),
         table("Truths by tenth of their predictive distribution", ("tenth", "rows"), rows),

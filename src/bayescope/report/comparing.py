@@ -11,11 +11,12 @@ from bayescope import metrics
 from bayescope.comparison import Comparison
 from bayescope.comparison.answers import LEVELS, ClassAnswers, NumberAnswers, spreads
 from bayescope.comparison.measures import best_cells, written
+from bayescope.comparison.resampling import evenly
 from bayescope.plots import style
 from bayescope.plots.numbers import fixed, percent
 from bayescope.plots.posteriors import log_odds
 from bayescope.report.blocks import Cell, Figure, Figures, Folded, Page, Section, Table, aside
-from bayescope.report.figures import axis, diagonal, dots, layout, table
+from bayescope.report.figures import MANY, axis, diagonal, dots, layout, line_with_dots, table
 
 MOST_POINTS = 400
 
@@ -112,12 +113,11 @@ def _scatter(
     guide: dict[str, Any] | None,
 ) -> Figure:
     """A point for each of some test rows and each posterior, with the distances to the reference beside it."""
-    look = {"size": 6, "opacity": 0.7, "line": {"width": 0}}
     traces = [] if guide is None else [guide]
     for name, (x, y) in points.items():
-        some = np.linspace(0, len(x) - 1, min(len(x), MOST_POINTS)).round().astype(int)
+        some = evenly(len(x), MOST_POINTS)
         hover = [f"{style.label(name)}: {fixed(a, 2)}, {fixed(b, 2)}" for a, b in zip(x[some], y[some], strict=True)]
-        traces.append(dots(x[some], y[some], _tint(name), hover, marker=look, name=style.label(name)))
+        traces.append(dots(x[some], y[some], _tint(name), hover, marker=MANY, name=style.label(name)))
     distance = next(each for each in comparison.measures if each.to_reference)
     return Figure(
         "agreement",
@@ -142,12 +142,7 @@ def _reliability(comparison: Comparison) -> Figure:
     y = comparison.split.y_test
     for name, outcome in comparison.outcomes.items():
         assert isinstance(outcome.answers, ClassAnswers)
-        r = metrics.reliability(outcome.answers.probs, y)
-        confidence, accuracy, count = (part[r.count > 0] for part in (r.confidence, r.accuracy, r.count))
-        hover = [
-            f"{style.label(name)}: confidence {percent(said)}\nright {percent(right)} of {n} rows"
-            for said, right, n in zip(confidence, accuracy, count, strict=True)
-        ]
+        confidence, accuracy, _, hover = reliability_of(outcome.answers.probs, y, style.label(name))
         curves[name] = (confidence, accuracy, hover)
         rows.append((style.label(name), fixed(metrics.ece(outcome.answers.probs, y), 4)))
     return _curves(
@@ -159,6 +154,17 @@ def _reliability(comparison: Comparison) -> Figure:
         ("posterior", "ECE"),
         rows,
     )
+
+
+def reliability_of(probs: np.ndarray, y: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str]]:
+    """The mean confidence, accuracy and rows of each bin that has rows, and what a pointer on it is told."""
+    r = metrics.reliability(probs, y)
+    confidence, accuracy, rows = (part[r.count > 0] for part in (r.confidence, r.accuracy, r.count))
+    hover = [
+        f"{name}: confidence {percent(said)}\nright {percent(right)} of {n} rows"
+        for said, right, n in zip(confidence, accuracy, rows, strict=True)
+    ]
+    return confidence, accuracy, rows, hover
 
 
 def _calibration(comparison: Comparison) -> Figure:
@@ -196,8 +202,7 @@ def _curves(
 ) -> Figure:
     """A curve of shares for each posterior in one frame, with a table of a number each."""
     traces = [
-        dots(x, y, _tint(name), hover, marker={"size": 6})
-        | {"mode": "lines+markers", "line": {"color": _tint(name), "width": 1.6}, "name": style.label(name)}
+        line_with_dots(x, y, _tint(name), hover, size=6) | {"name": style.label(name)}
         for name, (x, y, hover) in curves.items()
     ]
     share = {"tickformat": ".0%", "nticks": 6}

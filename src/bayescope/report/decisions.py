@@ -30,16 +30,20 @@ def decisions(judged: Judged, predicted: Predictions, random_state: int) -> tupl
         random_state: of the bands.
     """
     names = judged.classes
-    often = np.argsort(-np.bincount(judged.y, minlength=len(names)), kind="stable")[:MOST_CLASSES]
-    chosen = [1] if len(names) == 2 else sorted(often.tolist())
+    rows = np.bincount(judged.y, minlength=len(names))
+    often = np.argsort(-rows, kind="stable")[:MOST_CLASSES]
+    chosen = [1] if len(names) == 2 else sorted(k for k in often.tolist() if rows[k])
+    if (rows > 0).sum() < 2:
+        said = f"All rows here are of the class {names[rows.argmax()]}: curves need rows of two classes."
+        return (aside(said), Decisions(_counts(judged, predicted, chosen)))
     generator = np.random.default_rng(random_state)
     curves = [_curves(predicted.mean[:, k], judged.y == k, generator) for k in chosen]
     said = (
-        "A row counts as positive if its probability is at least the threshold. The bands are 95 % intervals for other "
-        f"rows like these: {DRAWS} Bayesian bootstraps, each with one more row of either class that may have any rank."
+        "A row counts as positive if its probability is at least the threshold. The bands are 95 % intervals from "
+        f"{DRAWS} draws of the Bayesian bootstrap; each draw adds one row of each class at a random rank."
     )
-    said += " Each class is held against all others." if len(names) > 2 else ""
-    if len(names) > MOST_CLASSES:
+    said += " Each class is compared with all others." if len(names) > 2 else ""
+    if 1 < len(chosen) < len(names):
         left_out = ", ".join(name for k, name in enumerate(names) if k not in chosen)
         said += f" The classes with the fewest rows have no curve: {left_out}."
     of = f"{judged.target} = {names[1]}" if len(names) == 2 else "each class against the others"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
@@ -13,8 +13,8 @@ from bayescope.additive.explanation import Importance
 from bayescope.plots.additive import columns, density_bars, missing_place, most_frequent, stairs
 from bayescope.plots.numbers import MISSING, alike, around, cell, count, fixed, percent, plain, signed, tidy
 from bayescope.plots.style import shorten
-from bayescope.report.blocks import BarTable, Figure, Table, TrackBar
-from bayescope.report.figures import Trace, axis, band, bars, dots, layout, line, rounded, table, words
+from bayescope.report.blocks import BarTable, Figure, Table
+from bayescope.report.figures import Trace, axis, band, bars, dots, layout, line, rounded, table, track, words
 from bayescope.report.reasons import MOST_WEIGHTS, Coefficients, Curve, Dependence
 
 FOOT = 0.17
@@ -104,13 +104,13 @@ def _along(curve: Effect, names: Sequence[str]) -> _Drawn:
     at, which = stairs(curve.grid) if curve.steps else (curve.grid, np.arange(len(curve.grid)))
     for k, name in enumerate(names):
         ends = [part[which, k] for part in (mean, low, high)]
-        traces += _drawn(at, curve.grid[which], ends, name, _colour(k, outputs), False, 0.0)
+        traces += _curve(at, curve.grid[which], ends, name, _colour(k, outputs))
     if curve.missing is not None:
         parts = [np.atleast_1d(part) for part in (curve.missing.mean, curve.missing.low, curve.missing.high)]
         for k, name in enumerate(names):
             beyond = np.array([missing_place(curve)])
-            [trace] = _drawn(beyond, [None], [part[[k]] for part in parts], name, _colour(k, outputs), True, 0.0)
-            traces.append(trace | {"marker": {**trace["marker"], "symbol": "diamond"}})
+            ends = [part[[k]] for part in parts]
+            traces.append(_points(beyond, [None], ends, name, _colour(k, outputs), symbol="diamond"))
     places, shares, width = density_bars(curve)
     hover = [f"{fixed(100 * share, 1)} % of the data" for share in shares]
     traces.append(bars(places, shares, "@bar", hover, width=rounded(width), yaxis="y2"))
@@ -137,11 +137,7 @@ def _labelled(curve: Effect, names: Sequence[str]) -> _Drawn:
         labels.append((MISSING, gone.density))
         values.append(None)
     texts = [words(f"{label} {_share(share)}") for label, share in labels]
-    traces = [
-        trace
-        for k, name in enumerate(names)
-        for trace in _sideways(values, [part[:, k] for part in parts], name, _colour(k, len(names)), k, len(names))
-    ]
+    traces = _at_labels(values, parts, names)
     return _Drawn(tuple(traces), _label_layout(texts), _label_height(len(texts), len(names)))
 
 
@@ -149,20 +145,17 @@ def _share(share: float) -> str:
     return percent(share, 0) if share == 0 or share >= LEAST_PERCENT else "< 1 %"
 
 
-def _sideways(
-    values: Sequence[object] | np.ndarray,
-    ends: Sequence[np.ndarray],
-    name: str,
-    colour: str,
-    output: int,
-    outputs: int,
-) -> list[Trace]:
-    """Points with bars that lie on their sides, one below the other."""
-    mean, low, high = ends
-    [trace] = _drawn(np.arange(len(values), dtype=np.float64), values, ends, name, colour, True,
-                     ASIDE * (output - 0.5 * (outputs - 1)))  # fmt: skip
-    reach = {**trace.pop("error_y"), "array": rounded(high - mean), "arrayminus": rounded(mean - low)}
-    return [{**trace, "x": trace["y"], "y": trace["x"], "error_x": reach}]
+def _at_labels(values: Sequence[object] | np.ndarray, parts: Sequence[np.ndarray], names: Sequence[str]) -> list[Trace]:
+    """A point with a bar for each label, one below the other, and for each output beside those of the others."""
+    down = np.arange(len(values), dtype=np.float64)
+    outputs = len(names)
+    return [
+        _points(
+            down + ASIDE * (k - 0.5 * (outputs - 1)), values, [part[:, k] for part in parts], name,
+            _colour(k, outputs), across=True,
+        )
+        for k, name in enumerate(names)
+    ]  # fmt: skip
 
 
 def _label_layout(texts: Sequence[str]) -> Trace:
@@ -208,11 +201,11 @@ def surface(surface: Surface, place: int) -> Figure:
         "colorbar": {"thickness": 9, "outlinewidth": 0, "len": 0.9, "nticks": 5, "tickfont": small, "xpad": 4},
     }
     scale = {"type": "scatter", "mode": "markers", "x": [None], "y": [None], "marker": colours, "hoverinfo": "skip"}
-    of_output = f" Drawn is the part of {surface.outputs[0]}." if surface.outputs else ""
+    of_output = f" The map is for {surface.outputs[0]}." if surface.outputs else ""
     return Figure(
         f"surface-{place}",
         f"{first} × {second}",
-        f"What both say beyond their separate effects, in {surface.unit}; pale where there are no data.{of_output}",
+        f"The joint effect beyond both separate effects, in {surface.unit}; pale where there are no data.{of_output}",
         f"Map of the joint effect of {first} and {second}, between {plain(float(mean.min()))} and "
         f"{plain(float(mean.max()))}.",
         (cells, scale),
@@ -235,16 +228,15 @@ def curve(feature_curve: Curve, place: int, dependence: Dependence, common: tupl
     traces: list[Trace] = []
     rows: list[tuple[str, ...]] = []
     for k, name in enumerate(names):
-        ends, colour = [part[:, k] for part in parts], _colour(k, len(names))
+        ends = [part[:, k] for part in parts]
         rows += _rows(grid, ends, name, sign=False)
-        if feature_curve.categorical:
-            traces += _sideways(grid, ends, name, colour, k, len(names))
-        else:
-            traces += _drawn(grid.astype(np.float64), grid, ends, name, colour, False, 0.0)
+        if not feature_curve.categorical:
+            traces += _curve(grid.astype(np.float64), grid, ends, name, _colour(k, len(names)))
     alt = f"Partial dependence of {unit} on {feature_curve.feature}."
     head = (feature_curve.feature, *(["class"] if len(names) > 1 else []), unit, "95 % band")
     stage, height = layout(_ticks(grid), axis(nticks=5)) if not feature_curve.categorical else {}, 230
     if feature_curve.categorical:
+        traces = _at_labels(grid, parts, names)
         texts = [words(shorten(cell(label), LABEL)) for label in grid]
         stage, height = _label_layout(texts), _label_height(len(texts), len(names))
     own = span_of([parts[1]], [parts[2]])
@@ -275,12 +267,12 @@ def importance(ranking: Importance) -> tuple[BarTable, Table | None]:
     order, rest = ranking.order[:MOST_TERMS], ranking.order[MOST_TERMS:]
     most = float(high[order].max()) or 1.0
     lines = [
-        _track(names[k], around(mean[k], low[k], high[k], most), (mean[k], low[k], high[k]), (0.0, most), mark=point[k])
+        track(names[k], around(mean[k], low[k], high[k], most), (mean[k], low[k], high[k]), (0.0, most), mark=point[k])
         for k in order
     ]
     caption = (
-        f"Mean absolute contribution over the training rows, in {ranking.unit}, with 95 % intervals. The tick is that "
-        "of the mean effect: close to 0 where a bar is no more than uncertainty."
+        f"Mean absolute contribution over the training rows, in {ranking.unit}, with 95 % intervals. The tick is the "
+        "contribution of the mean effect: close to 0 if a bar is only uncertainty."
     )
     others = [(names[k], *around(mean[k], low[k], high[k], most)) for k in rest]
     more = table("The other terms", ("term", "importance", "95 % interval"), others) if others else None
@@ -292,14 +284,14 @@ def coefficients(linear: Coefficients) -> tuple[BarTable, ...]:
     order = linear.order[:MOST_WEIGHTS]
     mean, low, high = (part[:, :-1] * linear.scales for part in linear.weights)
     least, most = min(0.0, float(low[:, order].min())), max(0.0, float(high[:, order].max()))
-    more = f" {len(linear.names) - len(order)} more move it less." if len(linear.names) > len(order) else ""
+    more = f" {len(linear.names) - len(order)} more inputs change it less." if len(linear.names) > len(order) else ""
     tables = []
     for output, intercept in enumerate(linear.weights[0][:, -1]):
         lines = []
         for k in order:
             value = mean[output, k], low[output, k], high[output, k]
             text, tint = around(*value, max(-least, most), sign=True), "high" if value[0] > 0 else "low"
-            lines.append(_track(linear.names[k], text, value, (least, most), tint=tint))
+            lines.append(track(linear.names[k], text, value, (least, most), tint=tint))
         of = f" for {linear.outputs[output]}" if linear.outputs else ""
         caption = (
             f"Change of {linear.unit}{of} for one standard deviation more of each input, with 95 % intervals. "
@@ -309,47 +301,40 @@ def coefficients(linear: Coefficients) -> tuple[BarTable, ...]:
     return tuple(tables)
 
 
-def _track(
-    name: str,
-    text: tuple[str, str],
-    value: tuple[float, float, float],
-    track: tuple[float, float],
-    *,
-    tint: str = "accent",
-    mark: float | None = None,
-) -> TrackBar:
-    """A value with the ends of its interval as a bar; places are in percent of the track."""
-
-    def place(at: float) -> float:
-        return round(100.0 * (float(at) - track[0]) / ((track[1] - track[0]) or 1.0), 2)
-
-    zero, length, low, high = (place(at) for at in (0.0, *value))
-    left, right = sorted((zero, length))
-    whisker = None if high <= low else (low, round(high - low, 2))
-    at_mark = None if mark is None else place(mark)
-    return TrackBar(name, *text, left, round(right - left, 2), whisker, zero, tint, at_mark)
+def _curve(
+    at: np.ndarray, grid: Sequence[object] | np.ndarray, ends: Sequence[np.ndarray], name: str, colour: str
+) -> list[Trace]:
+    """The mean as a curve on its band."""
+    mean, low, high = ends
+    return [band(at, low, high, f"{colour}-band"), line(at, mean, colour, _hover(grid, ends, name))]
 
 
-def _drawn(
+def _points(
     at: np.ndarray,
     grid: Sequence[object] | np.ndarray,
     ends: Sequence[np.ndarray],
     name: str,
     colour: str,
-    dotted: bool,
-    aside: float,
-) -> list[Trace]:
-    """The mean and its interval: a curve with a band, or dots with bars at labels."""
+    *,
+    across: bool = False,
+    **marker: Any,
+) -> Trace:
+    """The means as points with bars: upright, or across the chart."""
     mean, low, high = ends
-    hover = [
-        f"{cell(value)}  →  {f'{name}: ' if name else ''}{plain(m)} ({alike(lo, hi)})"
-        for value, m, lo, hi in zip(grid, mean, low, high, strict=True)
-    ]
-    if not dotted:
-        return [band(at, low, high, f"{colour}-band"), line(at, mean, colour, hover)]
     reach = {"array": rounded(high - mean), "arrayminus": rounded(mean - low)}
-    look = {"type": "data", "symmetric": False, "color": colour, "thickness": 1.6, "width": 0}
-    return [dots(at + aside, mean, colour, hover, error_y=look | reach)]
+    look = {"type": "data", "symmetric": False, "color": colour, "thickness": 1.6, "width": 0, **reach}
+    hover = _hover(grid, ends, name)
+    if across:
+        return dots(mean, at, colour, hover, marker=marker, error_x=look)
+    return dots(at, mean, colour, hover, marker=marker, error_y=look)
+
+
+def _hover(grid: Sequence[object] | np.ndarray, ends: Sequence[np.ndarray], name: str) -> list[str]:
+    of = f"{name}: " if name else ""
+    return [
+        f"{cell(value)}  →  {of}{plain(mean)} ({alike(low, high)})"
+        for value, mean, low, high in zip(grid, *ends, strict=True)
+    ]
 
 
 def _rows(

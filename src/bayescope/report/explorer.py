@@ -130,14 +130,16 @@ def _scatter(facts: Facts) -> Figure:
         look = {"symbol": symbol, "opacity": opacity, "line": {"width": 0}}
         trace = dots(x[mask], d.sd[places][mask], colour, texts, marker=look, name=name)
         traces.append(trace | {"customdata": np.flatnonzero(mask).tolist()})
+    part_of = f"All {count(len(places), 'row')}."
+    if len(places) < len(judged):
+        part_of = f"{len(places)} of {len(judged)} rows: the {len(d.listed)} most uncertain ones and others at random."
     part = "epistemic sd" if d.epistemic else "sd (a point has no epistemic part)"
     x_axis = axis(what, **({"tickformat": ".0%"} if classes else {"nticks": 6}))
     counted = [(name, str(int(mask.sum()))) for name, mask in zip(names, (good, ~good), strict=True)]
     return Figure(
         "rows",
         "How sure it is of each row",
-        f"{len(places)} of {len(judged)} rows: the {len(d.listed)} it doubts most and others at random. Choose a point "
-        "to see its reasons.",
+        f"{part_of} Choose a point to see its reasons.",
         f"Scatter of {len(places)} rows: prediction against {part}; {int((~good).sum())} are marked {names[1]}.",
         tuple(traces),
         layout(x_axis, axis(part, rangemode="tozero", nticks=5)),

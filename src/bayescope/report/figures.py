@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bayescope.plots.numbers import percent
-from bayescope.report.blocks import Cell, Table
+from bayescope.report.blocks import Cell, Table, TrackBar
 
 Trace = dict[str, Any]
 DIGITS = 5
 NO_LINE = {"width": 0}
+# Many points that may lie on each other.
+MANY = {"size": 6, "opacity": 0.7, "line": NO_LINE}
 
 
 def words(text: str) -> str:
@@ -88,6 +90,12 @@ def dots(
     return _scatter(rounded(x), rounded(y), hover, "markers", marker=look, **options)
 
 
+def line_with_dots(x: ArrayLike, y: ArrayLike, colour: str, hover: Sequence[str], **marker: Any) -> Trace:
+    """Points on a curve; each has its text under the pointer."""
+    look = {"line": {"color": colour, "width": 1.6}, "mode": "lines+markers"}
+    return dots(x, y, colour, hover, marker=marker) | look
+
+
 def bars(
     x: ArrayLike,
     y: ArrayLike,
@@ -105,6 +113,36 @@ def bars(
 def diagonal(low: float, high: float) -> Trace:
     """Where both axes say the same."""
     return line([low, high], [low, high], "@muted", width=1, dash="dot")
+
+
+def track(
+    name: str,
+    text: tuple[str, str],
+    value: tuple[float, float, float],
+    span: tuple[float, float],
+    *,
+    tint: str = "accent",
+    mark: float | None = None,
+) -> TrackBar:
+    """A value with the ends of its interval as a bar of a table; places are in percent of the span.
+
+    Args:
+        name: of the line.
+        text: the value and its interval.
+        value: with both ends of its interval.
+        span: the least and the largest number that has a place.
+        tint: of the bar.
+        mark: a number that has a tick.
+    """
+
+    def place(at: float) -> float:
+        return round(100.0 * (float(at) - span[0]) / ((span[1] - span[0]) or 1.0), 2)
+
+    zero, length, low, high = (place(at) for at in (0.0, *value))
+    left, right = sorted((zero, length))
+    whisker = None if high <= low else (low, round(high - low, 2))
+    at_mark = None if mark is None else place(mark)
+    return TrackBar(name, *text, left, round(right - left, 2), whisker, zero, tint, at_mark)
 
 
 def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

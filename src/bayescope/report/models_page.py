@@ -8,6 +8,7 @@ import numpy as np
 
 from bayescope import metrics
 from bayescope.comparison.answers import share_inside
+from bayescope.comparison.resampling import evenly
 from bayescope.plots.numbers import count, fixed, percent, plain, tidy
 from bayescope.plots.style import shorten
 from bayescope.report.blocks import (
@@ -22,11 +23,11 @@ from bayescope.report.blocks import (
     Section,
     Table,
     Tone,
-    TrackBar,
     Trust,
     aside,
 )
-from bayescope.report.figures import axis, diagonal, dots, layout, table
+from bayescope.report.comparing import reliability_of
+from bayescope.report.figures import MANY, axis, diagonal, dots, layout, line_with_dots, table, track
 from bayescope.report.judged import Judged
 from bayescope.report.paired import JudgedModel, PairedScore, apart, headline, paired_scores, said
 from bayescope.report.statistics import LEVELS
@@ -84,15 +85,18 @@ def provenance(models: Sequence[JudgedModel]) -> tuple[Tone, str]:
     if len(by["held out"]) == len(models):
         return "good", "No model was trained on these rows: their files say that the rows were held out."
     if len(by["fitted"]) == len(models):
-        return "bad", "All models were trained on these rows: every score flatters, most that of the most flexible one."
+        return "bad", (
+            "All models were trained on these rows: every score is better than it would be for new rows, most so for "
+            "the most flexible model."
+        )
     if by["fitted"]:
         return "bad", (
-            f"Trained on these rows: {', '.join(by['fitted'])}. That flatters the scores of such a model beside "
-            "those of the others. Give rows that no model was trained on."
+            f"Trained on these rows: {', '.join(by['fitted'])}. This makes the scores of such a model too good beside "
+            "the others. Give rows that no model was trained on."
         )
     return "caution", (
-        f"Whether the model was trained on some of these rows is unknown for: {', '.join(by['unknown'])}. If it was, "
-        "its scores flatter it."
+        f"It is unknown whether these models were trained on some of these rows: {', '.join(by['unknown'])}. The "
+        "scores of a model that was are too good."
     )
 
 
@@ -107,12 +111,12 @@ def _verdict(models: Sequence[JudgedModel], scores: Sequence[PairedScore], rows:
 
 
 def _method(judged: Judged) -> Paragraphs:
-    coverage = "" if judged.classes else " Coverage has no winner: a right model has 95 %."
+    coverage = "" if judged.classes else " Coverage has no winner: a calibrated model has 95 %."
     return aside(
-        f"Differences are to the model with the best value of each score. Intervals are from a bootstrap of the "
-        f"{count(len(judged), 'row')}, whose resamples have the same rows for all models: what makes a row difficult "
-        "for all of them cancels. A value is bold only if the intervals of the differences to all other "
-        f"models exclude 0.{coverage}"
+        f"Each score is compared with that of the best model. The intervals of differences are from a bootstrap of the "
+        f"{count(len(judged), 'row')}: each resample has the same rows for all models, so that rows that are difficult "
+        "for all cancel. A value is bold only if the intervals of the differences to all other models exclude "
+        f"0.{coverage}"
     )
 
 
@@ -135,22 +139,16 @@ def _scores(scores: Sequence[PairedScore], names: Sequence[str]) -> Table:
 
 def _differences(score: PairedScore, names: Sequence[str]) -> BarTable:
     """A line a model: how far it is from the best, with the interval of that."""
-    low, high = min(0.0, float(score.differences.min())), max(0.0, float(score.differences.max()))
-    width = (high - low) or 1.0
-
-    def place(at: float) -> float:
-        return round(100.0 * (at - low) / width, 2)
-
-    lines = []
-    for model, name in enumerate(names):
-        if model == score.best:
-            lines.append(TrackBar(name, "best", score.value(model)[0], place(0), 0.0, None, place(0)))
-            continue
-        value, least, most = (float(part) for part in score.differences[model])
-        left, right = sorted((place(0.0), place(value)))
-        whisker = (place(least), round(place(most) - place(least), 2)) if most > least else None
-        text, interval = score.difference(model)
-        lines.append(TrackBar(name, text, interval, left, round(right - left, 2), whisker, place(0.0)))
+    span = min(0.0, float(score.differences.min())), max(0.0, float(score.differences.max()))
+    lines = [
+        track(
+            name,
+            ("best", score.value(model)[0]) if model == score.best else score.difference(model),
+            tuple(score.differences[model]),
+            span,
+        )
+        for model, name in enumerate(names)
+    ]
     caption = f"{score.label[0].upper()}{score.label[1:]}: difference to the best, with its 95 % interval"
     return BarTable(caption, ("model", "", "difference"), tuple(lines))
 
@@ -165,19 +163,15 @@ def _curves(models: Sequence[JudgedModel], judged: Judged) -> Figures:
 def _reliability(models: Sequence[JudgedModel], judged: Judged) -> Figure:
     traces, rows = [], []
     for place, model in enumerate(models):
-        r = metrics.reliability(model.predicted.mean, judged.y)
-        parts = (r.confidence, r.accuracy, r.count)
-        confidence, accuracy, number = (part[r.count > 0] for part in parts)
-        each = list(zip(confidence, accuracy, number, strict=True))
-        hover = [f"{model.name}: confidence {percent(c)}\nright {percent(a)} of {n} rows" for c, a, n in each]
-        traces.append(_line(confidence, accuracy, hover, place))
-        rows += [(model.name, percent(c), percent(a), str(n)) for c, a, n in each]
+        *each, hover = reliability_of(model.predicted.mean, judged.y, model.name)
+        traces.append(_line(each[0], each[1], hover, place))
+        rows += [(model.name, percent(c), percent(a), str(n)) for c, a, n in zip(*each, strict=True)]
     share = {"tickformat": ".0%", "nticks": 6}
     return Figure(
         "reliability",
         "Are they right as often as they say?",
         f"Share of rows that are right against confidence, in {metrics.BINS} bins. Below the dotted line a model is "
-        "too sure of itself. Bins of few rows are noisy: the table has their numbers.",
+        "too sure of itself. Bins with few rows are noisy; the table has the counts.",
         f"Reliability curves of {len(models)} models over {len(judged)} rows.",
         (diagonal(1.0 / len(judged.classes), 1.0), *traces),
         layout(axis("confidence in the predicted class", **share), axis("share that is right", **share)),
@@ -211,7 +205,7 @@ def _coverage(models: Sequence[JudgedModel]) -> Figure:
 
 def _beside(models: Sequence[JudgedModel], judged: Judged) -> Figure:
     """One point a row and model: the probability of the truth, or the mean, against that by the first model."""
-    some = np.linspace(0, len(judged) - 1, min(len(judged), MOST_POINTS)).round().astype(int)
+    some = evenly(len(judged), MOST_POINTS)
     if judged.classes:
         at = [model.predicted.mean[some, judged.y[some]] for model in models]
         what, look = "probability of the truth", {"tickformat": ".0%", "nticks": 6, "range": [-0.03, 1.03]}
@@ -226,14 +220,14 @@ def _beside(models: Sequence[JudgedModel], judged: Judged) -> Figure:
     traces, rows = [], []
     for place, (model, y) in enumerate(zip(models[1:], at[1:], strict=True), start=1):
         hover = [f"{first} {plain(a)}\n{model.name} {plain(b)}" for a, b in zip(at[0], y, strict=True)]
-        look_of = {"size": 6, "opacity": 0.7, "symbol": SYMBOLS[place], "line": {"width": 0}}
+        look_of = {**MANY, "symbol": SYMBOLS[place]}
         traces.append(dots(at[0], y, f"@class{place}", hover, marker=look_of, name=model.name))
         rows.append((model.name, plain(float(np.mean(np.abs(y - at[0]))))))
     who = models[1].name if len(models) == 2 else "the other model"
     return Figure(
         "beside",
         "Row by row",
-        f"One point a row. {how} {first}.",
+        f"Each point is a row. {how} {first}.",
         f"Scatter of the {what} by {len(models) - 1} models against that by {first}.",
         (diagonal(*ends), *traces),
         layout(axis(f"{what}, {shorten(first)}", **look), axis(f"{what}, {shorten(who)}", **look)),
@@ -244,9 +238,7 @@ def _beside(models: Sequence[JudgedModel], judged: Judged) -> Figure:
 
 
 def _line(x: np.ndarray, y: np.ndarray, hover: list[str], place: int) -> dict[str, object]:
-    colour = f"@class{place}"
-    marks = dots(x, y, colour, hover, marker={"size": 7, "symbol": SYMBOLS[place]})
-    return marks | {"mode": "lines+markers", "line": {"color": colour, "width": 1.6}}
+    return line_with_dots(x, y, f"@class{place}", hover, size=7, symbol=SYMBOLS[place])
 
 
 def _key(models: Sequence[JudgedModel]) -> tuple[tuple[str, str, str], ...]:

@@ -17,8 +17,9 @@ from bayescope.comparison.resampling import (
     brier_rows,
     central,
     gap_in_bins,
+    mean_auroc,
     mean_of,
-    weighted_auroc,
+    root_mean_of,
 )
 from bayescope.estimators.base import TableEstimator
 from bayescope.plots.numbers import around, count, fixed, percent
@@ -197,23 +198,20 @@ def _paired(name: str, scores: Sequence[Score], drawn: np.ndarray) -> PairedScor
 
 def _of_classes(judged: Judged, predicted: Predictions) -> Mapping[str, Statistic]:
     probs, y = predicted.mean, judged.y
-    classes = [1] if probs.shape[1] == 2 else range(probs.shape[1])
-    areas = [weighted_auroc(probs[:, k], y == k) for k in classes]
     return {
         "nll": mean_of(-predicted.log_prob),
         "brier": mean_of(brier_rows(probs, y)),
         "accuracy": mean_of((probs.argmax(1) == y).astype(np.float64)),
         "ece": gap_in_bins(probs, y),
-        "auroc": lambda weights: np.mean([area(weights) for area in areas], axis=0)[:, None],
+        "auroc": mean_auroc(probs, y),
     }
 
 
 def _of_numbers(judged: Judged, predicted: Predictions) -> Mapping[str, Statistic]:
-    square = mean_of((judged.y - predicted.mean[:, 0]) ** 2)
     return {
         "nll": mean_of(-predicted.log_prob),
         "crps": mean_of(predicted.crps),
-        "rmse": lambda weights: np.sqrt(square(weights)),
+        "rmse": root_mean_of((judged.y - predicted.mean[:, 0]) ** 2),
         "coverage": mean_of(share_inside(predicted.pit_ends, np.array([WIDE]))[:, 0]),
     }
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.additive.problem import AdditiveHyperparameters
+from bayescope.comparison.resampling import evenly
 from bayescope.density import PARETO_K_LIMIT, convergence, nuts_draws, pareto_smoothed
 from bayescope.errors import BayescopeError, InputError, MissingDependencyError, OptionError, UnsupportedError
 from bayescope.estimators import BayesianLinearRegression, BayesianLogisticRegression
@@ -39,7 +40,7 @@ from bayescope.process_state import one_thread
 from bayescope.report.judged import Judged, take
 
 REFERENCES = ("auto", "nuts")
-# NUTS reads rows × directions some 10⁴ times: up to this many it takes seconds.
+# NUTS reads rows × directions some 10⁴ times: up to this many it takes seconds to a minute.
 MOST_NUMBERS = 300_000
 # Numbers of the Jacobian, and directions or rows of which a matrix is decomposed.
 MOST_JACOBIAN, MOST_SIDE = 2**25, 2000
@@ -48,10 +49,14 @@ MOST_ROWS = 500
 CHAINS, TUNE, DRAWS = 4, 150, 200
 # Chains that agree less than this are no reference.
 MIXED = 1.05
+# Relative errors of standard deviations below this are of it: of probabilities, and in sds of the predictive
+# distribution for numbers. Smaller ones matter to nobody, and a sample does not know them.
+LEAST_SD = 0.01
 # Draws of the fitted posterior that are weighed.
 WEIGHED = 4000
 # A direction whose posterior variance the rows change by less than this share is the prior's.
 SEEN = 1e-4
+VARIATIONAL = ("variational", "mean_field")
 # A posterior is of other rows if its mode is further than this from theirs, in squared standard deviations.
 ELSEWHERE = 1.0
 
@@ -96,10 +101,11 @@ class Standing:
         reason: why it was held against nothing; empty otherwise.
         rows: training rows.
         compared: rows whose predictions are compared.
+        left_out: judged rows that lack a value, and are not compared for that.
         directions: of function space.
         linearized: whether the model is its linearisation at the mode.
         mean: of the predictions: of probabilities, or of means in sds of the predictive distribution.
-        spread: of the epistemic sds, ∣sd/sd_reference − 1∣; ``None`` for a point.
+        spread: of the epistemic sds, ∣sd − sd_reference∣/max(sd_reference, `LEAST_SD`); ``None`` for a point.
         ratio: the median of sd/sd_reference.
         pareto_k: of importance weights from the posterior to the exact one; ``None`` where it has no density.
         predictions: of each compared row by the reference and by the model, shape (n, 2).
@@ -110,6 +116,7 @@ class Standing:
     reason: str = ""
     rows: int = 0
     compared: int = 0
+    left_out: int = 0
     directions: int = 0
     linearized: bool = False
     mean: Difference | None = None
@@ -139,7 +146,7 @@ def standing(
     random_state: int,
     most: int = MOST_NUMBERS,
 ) -> Standing:
-    """Holds the posterior against the exact one, if the rows are there and it fits seconds.
+    """Compares the posterior with the exact one, if the training rows are given and few enough.
 
     Args:
         estimator: fitted.
@@ -155,27 +162,31 @@ def standing(
         InputError: if the training rows are not those that the model was fitted to.
     """
     if reference is None:
-        return Standing("", "The posterior was held against no reference, as was asked (reference=None).")
+        return Standing("", "This posterior was not compared with a reference, since the caller asked for none.")
     obstacle = _obstacle(estimator)
+    if not obstacle and isinstance(estimator, BayesianLinearRegression):
+        return Standing("exact")
     if not obstacle and training is None:
         obstacle = (
-            "The posterior was held against no reference, which needs the rows that the model was trained on: "
-            "training=(X, y) in Python, --training TABLE on the command line."
+            "This posterior was not compared with a reference. A reference needs the rows that the model was trained "
+            "on: give training=(X, y) in Python, --training TABLE on the command line."
         )
     if obstacle:
         if reference == "nuts":
             raise UnsupportedError(f"reference='nuts': {obstacle} Use reference='auto'.")
         return Standing("", obstacle)
     assert training is not None
-    if isinstance(estimator, BayesianLinearRegression):
-        return Standing("exact")
     try:
         for package in ("nutpie", "arviz"):
             checks.optional_package(package, extra="nuts")
     except MissingDependencyError:
         if reference == "nuts":
             raise
-        return Standing("", "NUTS is not installed here: pip install 'bayescope[nuts]' brings it.")
+        return Standing(
+            "",
+            "This posterior was not compared with a reference, since NUTS is not installed: pip install "
+            "'bayescope[nuts]'.",
+        )
     return _measured(estimator, judged, training, reference, random_state, most)
 
 
@@ -183,8 +194,8 @@ def standing(
 def _obstacle(estimator: TableEstimator) -> str:
     """Why the estimator's posterior has no reference here; empty if it has one."""
     return (
-        f"The posterior was held against no reference: there is none yet for a {type(estimator).__name__}. bs.compare "
-        "has its posteriors side by side."
+        f"This posterior was not compared with a reference: bayescope has none for a {type(estimator).__name__}. "
+        "bs.compare fits several posteriors and compares them."
     )
 
 
@@ -194,8 +205,8 @@ def _(estimator: MLPEstimator) -> str:
     if getattr(estimator, "class_weight", None) is None and estimator._added_by is None and _of_laplace(posterior):
         return ""
     return (
-        f"The posterior of this {type(estimator).__name__} was held against no reference, which there is for Laplace's "
-        "posterior of a network, without class weights or an offset: NUTS takes minutes to hours for its weights."
+        "This posterior was not compared with a reference: for a network bayescope has one only for Laplace's "
+        "posterior, without class weights or an offset. NUTS over the weights of a network takes minutes to hours."
     )
 
 
@@ -225,7 +236,8 @@ def _(estimator: Any) -> str:
         what = "ordered classes"
     elif getattr(estimator, "_multilabel", False) or likelihood.parts:
         what = "several targets"
-    return f"The posterior was held against no reference: there is none yet for a model with {what}." if what else ""
+    said = "This posterior was not compared with a reference: bayescope has none for a model with"
+    return f"{said} {what}." if what else ""
 
 
 @singledispatch
@@ -438,8 +450,8 @@ def _measured(
     posterior: Posterior = estimator.posterior_
     size = _rows_of(training) * sum(posterior.sizes)
     if size > MOST_JACOBIAN or min(_rows_of(training), sum(posterior.sizes)) > MOST_SIDE:
-        return Standing("", f"The posterior was held against no reference: {_rows_of(training)} training rows and "
-                        f"{sum(posterior.sizes)} weights are too many for one in seconds.")  # fmt: skip
+        return Standing("", f"This posterior was not compared with a reference: {_rows_of(training)} training rows "
+                        f"and {sum(posterior.sizes)} weights are too many to compute one here.")  # fmt: skip
     source = checks.generator(random_state)
     with one_thread():
         space = FunctionSpace.of(estimator, training)
@@ -459,13 +471,13 @@ def _measured(
         )  # fmt: skip
         if draws is not None:
             return _compared(estimator, judged, space, draws, found, source)
-        khat = "" if pareto_k is None else f" (Pareto k̂ {pareto_k:.2f}, where at most {PARETO_K_LIMIT} would do)"
+        khat = "" if pareto_k is None else f" (Pareto k̂ is {pareto_k:.2f}; the limit is {PARETO_K_LIMIT})"
         why = {
-            "nuts": "the chains of NUTS did not mix",
-            "importance": "the training rows are too many for NUTS in seconds, and the exact posterior is too far from "
+            "nuts": "the chains of NUTS have not mixed",
+            "importance": "NUTS would take too long for so many training rows, and the exact posterior is too far from "
             f"this one for importance sampling{khat}",
         }[method]
-        return replace(found, method="", reason=f"How wrong the posterior is stays unknown: {why}.")
+        return replace(found, method="", reason=f"It is unknown how wrong this posterior is: {why}.")
 
 
 def _rows_of(training: TrainingRows) -> int:
@@ -485,7 +497,11 @@ def _refuse_other_rows(posterior: Posterior, gradient: Tensor) -> None:
     fit = posterior.fit
     if isinstance(fit, LaplaceFit) and (fit.gradient is None or float(fit.newton_decrement()) > 0.5):
         return  # a network that was not trained to its mode
-    distance = float(gradient @ posterior.precision.solve(gradient[:, None])[:, 0])
+    _refuse_distance(float(gradient @ posterior.precision.solve(gradient[:, None])[:, 0]))
+
+
+def _refuse_distance(distance: float) -> None:
+    """Refuses training rows whose posterior is this far away, in squared standard deviations."""
     if distance > ELSEWHERE:
         raise InputError(
             "training: expected the rows that the model was fitted to, got others, whose posterior lies "
@@ -511,13 +527,24 @@ def _sampled(density: FunctionDensity, mode: Tensor, source: torch.Generator) ->
 def _weighed(
     space: FunctionSpace, posterior: GaussianPosterior, source: torch.Generator
 ) -> tuple[Tensor | None, float]:
-    """Draws of u by the fitted posterior, resampled to the exact one, if k̂ allows it, and k̂."""
+    """Draws of u by the fitted posterior, resampled to the exact one, if k̂ allows it, and k̂.
+
+    Raises:
+        InputError: if a variational posterior was fitted to other rows: the mean of ∂ log p(y, u)/∂u over the posterior
+            is 0 for the rows that were fitted.
+    """
     mean, covariance = space.fitted(posterior)
     fitted = torch.distributions.MultivariateNormal(mean, covariance_matrix=0.5 * (covariance + covariance.mT))
     z = torch.randn(WEIGHED, len(mean), dtype=torch.float64, generator=source)
     u = mean + z @ fitted.scale_tril.mT
-    blocks = [space.density.log_prob(some) for some in u.split(max(1, 2**22 // space.density.targets.numel()))]
-    log_weights, k_hat = pareto_smoothed((torch.cat(blocks) - fitted.log_prob(u))[None])
+    density, blocks = space.density, u.split(max(1, 2**22 // space.density.constant.numel()))
+    if posterior.record.method in VARIATIONAL:
+        slope = torch.cat([density.likelihood.gradient(density.outputs(some), density.targets) for some in blocks])
+        gradient = (slope.mean(0) * density.weights[:, None]).flatten() @ density.basis - u.mean(0)
+        _refuse_distance(float(gradient @ covariance @ gradient))
+    log_weights, k_hat = pareto_smoothed(
+        (torch.cat([density.log_prob(some) for some in blocks]) - fitted.log_prob(u))[None]
+    )
     if float(k_hat[0]) > PARETO_K_LIMIT:
         return None, float(k_hat[0])
     ends = log_weights[0].exp().cumsum(0)
@@ -530,11 +557,9 @@ def _compared(
 ) -> Standing:
     rows = estimator._rows(judged.X)
     whole = np.flatnonzero(rows.imputed == 0)
-    some = (
-        whole[np.linspace(0, len(whole) - 1, min(len(whole), MOST_ROWS)).round().astype(int)] if len(whole) else whole
-    )
-    if not len(some):
-        return Standing("", "The posterior was held against no reference: each row lacks a value.")
+    if not len(whole):
+        return Standing("", "This posterior was not compared with a reference: every judged row lacks a value.")
+    some = whole[evenly(len(whole), MOST_ROWS)]
     table = take(judged.X, some)
     fitted = estimator.predict_distribution(table)
     inputs = estimator._rows(table).values
@@ -544,22 +569,23 @@ def _compared(
     one, other = (_moments(space.predicted(inputs, half, source)) for half in draws.tensor_split(2))
     column = exact[0].argmax(1) if judged.classes else np.zeros(len(some), dtype=int)
     at = np.arange(len(some)), column
-    unit = 1.0 if judged.classes else np.sqrt(np.asarray(fitted.variance))
-    mean = [np.abs(first[0] - second[0]).max(1) if judged.classes else (np.abs(first[0] - second[0]) / unit)[:, 0]
-            for first, second in ((ours, exact), (one, other))]  # fmt: skip
-    apart, noise = mean
-    differing = Difference(float(apart.mean()), float(apart.max()), float(0.5 * noise.mean()))
-    sds, halved = np.column_stack([exact[1][at], ours[1][at]]), np.abs(np.log(one[1][at] / other[1][at]))
-    spread, ratio = None, 1.0
-    if (sds[:, 1] > 0).any():
-        ratios = sds[:, 1] / sds[:, 0]
-        off = np.abs(ratios - 1.0)
-        spread = Difference(float(off.mean()), float(off.max()), float(0.5 * halved.mean()))
-        ratio = float(np.median(ratios))
+    unit = np.ones(len(some)) if judged.classes else np.sqrt(np.asarray(fitted.variance))[:, 0]
+    apart, halves = (np.abs(a[0] - b[0]).max(1) / unit for a, b in ((ours, exact), (one, other)))
+    sds = np.column_stack([exact[1][at], ours[1][at]])
+    least = np.maximum(sds[:, 0], LEAST_SD * unit)
+    off, halved = (np.abs(a[1][at] - b[1][at]) / least for a, b in ((ours, exact), (one, other)))
+    point = not (sds[:, 1] > 0).any()
     return replace(
-        found, compared=len(some), mean=differing, spread=spread, ratio=ratio, sds=sds,
+        found, compared=len(some), left_out=len(judged) - len(whole), mean=_difference(apart, halves),
+        spread=None if point else _difference(off, halved),
+        ratio=1.0 if point else float(np.median(sds[:, 1] / sds[:, 0])), sds=sds,
         predictions=np.column_stack([exact[0][at], ours[0][at]]),
     )  # fmt: skip
+
+
+def _difference(apart: np.ndarray, halves: np.ndarray) -> Difference:
+    """From the distances of N rows, and those between the reference's halves."""
+    return Difference(float(apart.mean()), float(apart.max()), float(0.5 * halves.mean()))
 
 
 def _moments(predictive: Predictive) -> Sequence[np.ndarray]:

@@ -56,7 +56,7 @@ SCORES = {
         "Coverage",
         1,
         True,
-        "share of truths inside the 95 % intervals; counts at an end in part",
+        "share of truths inside the 95 % intervals; a count at an end is inside in part",
     ),
 }
 
@@ -112,11 +112,11 @@ def _decisions(facts: Facts) -> tuple[Section, ...]:
 def _doubt_lead(facts: Facts) -> Paragraphs:
     if not facts.doubt.epistemic:
         return aside(
-            "A point estimate has no epistemic uncertainty; rows are listed by the whole of their uncertainty."
+            "A point estimate has no epistemic uncertainty, so the rows are listed by their total uncertainty."
         )
     return aside(
-        "Epistemic uncertainty is what more data would remove: it is large where the model has seen little like "
-        "the row. The rest is noise that no data remove."
+        "Epistemic uncertainty is the part that more data would remove. It is large where few training rows are like "
+        "the row. The rest is noise, which no data remove."
     )
 
 
@@ -125,7 +125,7 @@ def _effects(facts: Facts) -> tuple[Block, ...]:
         case Effects() as moved:
             return _additive(moved)
         case Coefficients() as moved:
-            lead = aside("Weights are those of the model's inputs; each bar is scaled by its input's spread.")
+            lead = aside("Each bar is the weight of an input times the standard deviation of this input.")
             tables = effect_charts.coefficients(moved)
             if len(tables) <= FEW_TABLES:
                 return lead, *tables
@@ -146,12 +146,12 @@ def _what_if(facts: Facts) -> tuple[Block, ...]:
         return (aside(facts.what_if),)
     off, unit = facts.what_if["difference"], facts.what_if["unit"]
     said = (
-        "Choose values, and this page predicts the row by the model's own sum and posterior. Numbers beyond those of "
-        "the data are not offered: the model has seen nothing there. "
+        "Choose values, and this page predicts the row from the terms of the model and their posterior. Sliders end "
+        "where the data end. "
     )
     checked = (
-        f"On {count(off['rows'], 'row')} of this page its {unit} differs from the model's by at most "
-        f"{plain(max(off['mean'], off['sd']), 1)}."
+        f"In {count(off['rows'], 'row')} of this page the {unit} that the page computes differs from the model's by "
+        f"at most {plain(max(off['mean'], off['sd']), 1)}."
     )
     return aside(said + checked), WhatIf(facts.what_if)
 
@@ -166,15 +166,15 @@ def _additive(moved: Effects) -> tuple[Block, ...]:
         found.append(Folded(f"{count(len(more.rows), 'more term')} of less importance", (more,)))
     if moved.silent:
         names = ", ".join(moved.silent).replace(" & ", " × ")
-        found.append(aside(f"Switched off by their priors, next to no effect: {names}."))
+        found.append(aside(f"Terms with almost no effect, because their priors switched them off: {names}."))
     if moved.others:
         names = ", ".join(moved.others).replace(" & ", " × ")
-        found.append(aside(f"Of less importance, without a picture here: {names}."))
+        found.append(aside(f"Terms of less importance, which have no chart: {names}."))
     found.append(
         aside(
             f"The prediction is a sum of these effects, in {moved.importance.unit}; each is reported as the difference "
             "from its mean over the training rows. Bands are 95 % intervals; the bars at the foot, and the shares of "
-            "labels, show where the data lie. Each effect has a scale of its own."
+            "labels, show where the data lie. Each chart has its own scale."
         )
     )
     charts = tuple(effect_charts.effect(one, k, span) for k, one in enumerate(moved.effects))
@@ -194,12 +194,12 @@ def _dependence(moved: Dependence, facts: Facts) -> tuple[Block, ...]:
         [curve.low[:, chosen] for curve in moved.curves], [curve.high[:, chosen] for curve in moved.curves]
     )
     lead = aside(
-        f"Mean prediction of {moved.rows} rows as one feature takes other values and all else stays: partial "
-        "dependence. The band is the mean of those rows' 95 % intervals, so what holds for a typical row. "
-        "Combinations that never occur are averaged over too."
+        f"Partial dependence: the mean prediction of {moved.rows} rows if one feature takes other values and all else "
+        "stays. The band is the mean of the 95 % intervals of these rows. The mean includes combinations that never "
+        "occur."
     )
     figures = [effect_charts.curve(curve, k, moved, span, unit) for k, curve in enumerate(moved.curves)]
-    more = aside(f"Of less influence on the mean, without a curve here: {', '.join(moved.others)}.")
+    more = aside(f"Features with less influence on the mean, which have no curve: {', '.join(moved.others)}.")
     scales = len(figures) > 1
     return (lead, Figures(tuple(figures), "small", scales=scales), *([more] if moved.others else []))
 
@@ -234,15 +234,16 @@ def _reproduction(facts: Facts) -> tuple[Block, ...]:
     model = facts.fitted
     chosen = ", ".join(f"{name}={value}" for name, value, changed in model.parameters if changed)
     held_out = "" if facts.held_out is None else f", held_out={facts.held_out}"
+    training = ", training=(X_train, y_train)" if facts.standing.rows else ""
     python = (
         "import bayescope as bs\n\n"
         f"estimator = bs.{model.model}({chosen}).fit(X_train, y_train)\n"
-        f'bs.report(estimator, X, y, out="report.html"{held_out}, random_state={facts.random_state})'
+        f'bs.report(estimator, X, y, out="report.html"{held_out}{training}, random_state={facts.random_state})'
     )
     code = Code("Command line", facts.command) if facts.command else Code("Python", python)
     seed = aside(
-        "Everything that is drawn here (bootstrap, simulations, the choice of rows) comes from the seed "
-        f"{facts.random_state}; the same rows, model and versions give the same figures."
+        f"All random numbers of this page (bootstrap, simulations, choice of rows) come from the seed "
+        f"{facts.random_state}. The same rows, model and versions give the same figures."
     )
     return code, Definitions(model.versions), seed
 

@@ -13,7 +13,15 @@ from scipy.special import erf
 
 from bayescope import metrics
 from bayescope.comparison.answers import share_below, share_inside
-from bayescope.comparison.resampling import BLOCK_NUMBERS, TAILS, bootstrap, brier_rows, central, gap_in_bins
+from bayescope.comparison.resampling import (
+    BLOCK_NUMBERS,
+    TAILS,
+    bootstrap,
+    brier_rows,
+    central,
+    gap_in_bins,
+    judged_classes,
+)
 from bayescope.metrics import Reliability
 from bayescope.report.judged import WIDE, Judged, Predictions
 
@@ -57,17 +65,19 @@ def class_scores(judged: Judged, predicted: Predictions, random_state: int) -> t
     probs, y = predicted.mean, judged.y
     shares = np.bincount(y, minlength=probs.shape[1]) / len(y)
     constant = np.broadcast_to(shares, probs.shape)
+    # Of rows of one class nothing is known that a model without features would not know.
+    known = math.nan if shares.max() == 1.0 else 1.0
     by_row = np.column_stack([probs.argmax(1) == y, -predicted.log_prob, brier_rows(probs, y)])
     ends = _ends(bootstrap(lambda weights: weights @ by_row[:, 1:] / len(y), len(y), random_state))
     accuracy, nll, brier = by_row.mean(0)
     answers = [
-        Score("accuracy", float(accuracy), *wilson(accuracy, len(y)), float(shares.max())),
-        Score("nll", float(nll), *ends[0], -float((shares[shares > 0] * np.log(shares[shares > 0])).sum())),
-        Score("brier", float(brier), *ends[1], float(brier_rows(constant, y).mean())),
+        Score("accuracy", float(accuracy), *wilson(accuracy, len(y)), known * float(shares.max())),
+        Score("nll", float(nll), *ends[0], -known * float((shares[shares > 0] * np.log(shares[shares > 0])).sum())),
+        Score("brier", float(brier), *ends[1], known * float(brier_rows(constant, y).mean())),
         _ece(probs, y, random_state),
     ]
     if (shares > 0).all():
-        classes = [1] if probs.shape[1] == 2 else range(probs.shape[1])
+        classes = judged_classes(probs.shape[1])
         of_classes = [metrics.auroc(probs[:, k], (y == k).astype(int)) for k in classes]
         each = [newcombe(area, y == k) for k, area in zip(classes, of_classes, strict=True)]
         # Of several classes the ends are averaged, as if their errors were one: never too narrow.

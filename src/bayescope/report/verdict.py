@@ -29,12 +29,10 @@ FEW = 50
 FEW_WRONG = 10
 # What is known of a method before any row is seen.
 OF_METHODS = {
-    "map": "It is a point estimate: it has no epistemic uncertainty at all, and says nothing about what it does not "
-    "know.",
-    "mean_field": "Its posterior takes the weights as independent, which usually makes it too sure of itself.",
-    "mc_dropout": "Its epistemic uncertainty comes from dropout, whose size is set by the drop rate and not by the "
-    "data.",
-    "ensemble": "Its epistemic uncertainty is the disagreement of a few members, and so is only roughly measured.",
+    "map": "It is a point estimate, so it has no epistemic uncertainty.",
+    "mean_field": "Its posterior treats the weights as independent, which usually makes it overconfident.",
+    "mc_dropout": "Its epistemic uncertainty comes from dropout. The drop rate sets its size, not the data.",
+    "ensemble": "Its epistemic uncertainty is the disagreement of a few members, which is a rough measure.",
 }
 
 
@@ -49,13 +47,13 @@ def verdict(facts: Facts) -> Trust:
     sentences = [*answer.sentences, *_of_doubt(facts.doubt, isinstance(measured, ClassCalibration))]
     sentences += [OF_METHODS[facts.fitted.method]] if facts.fitted.method in OF_METHODS else []
     sentences.append(
-        "All of this is about rows like these: nothing here vouches for rows from elsewhere, later, or beyond the "
-        "range of what the model has seen."
+        "All of this holds for rows like these. It says nothing about rows from another place or a later time, or "
+        "beyond the range of the training rows."
     )
     if facts.held_out is False:
         seen = (
-            "The model was trained on these rows, so that every figure flatters it: read them as the best case, "
-            "and judge it on rows that were held out."
+            "The model was trained on these rows, so every figure is better than it would be for new rows. Judge the "
+            "model on rows that were not used for training."
         )
         headline = answer.headline if answer.tone == "bad" else "Measured on training rows: expect worse on new ones"
         return Trust("bad" if answer.tone == "bad" else "caution", headline, (seen, *sentences))
@@ -70,12 +68,15 @@ def provenance(held_out: bool | None) -> tuple[Tone, str]:
     """Whether the model was trained on the rows, said plainly."""
     if held_out is None:
         return "caution", (
-            "It is unknown whether these rows were used in training (held_out=): if they were, every figure here "
-            "flatters the model."
+            "It is unknown whether these rows were used in training (held_out=). If they were, every figure here is "
+            "better than it would be for new rows."
         )
     if held_out:
         return "good", "These rows were held out: the caller states that the model was not trained on them."
-    return "bad", "The model was trained on these rows, as the caller states. Every figure here flatters the model."
+    return "bad", (
+        "The model was trained on these rows, as the caller states. Every figure here is better than it would be for "
+        "new rows."
+    )
 
 
 def _of_classes(c: ClassCalibration) -> Trust:
@@ -106,7 +107,7 @@ def _of_classes(c: ClassCalibration) -> Trust:
         )
     tone, headline = _class_headline(over, under, unlikely, blunt, c.gap)
     if blunt:
-        sentences.append("So few rows show only gross faults: a passed test here is no certificate.")
+        sentences.append("With so few rows only large faults can be found.")
     return Trust(tone, headline, tuple(sentences))
 
 
@@ -144,7 +145,7 @@ def _of_numbers(c: NumberCalibration, facts: Facts) -> Trust:
         sentences.append("Some of these differences are more than chance, but too small to matter in practice.")
     tone, headline = _number_headline(c, found)
     if c.rows < FEW:
-        sentences.append("So few rows show only gross faults: a passed test here is no certificate.")
+        sentences.append("With so few rows only large faults can be found.")
     return Trust(tone, headline, tuple(sentences))
 
 
@@ -218,11 +219,14 @@ def _of_doubt(d: Doubt, classes: bool) -> list[str]:
         useful = d.most > 1.25 * d.rest and d.association > 0.1
     if d.association != d.association:
         return []
+    if not classes and len(d.error) < FEW:
+        rows = count(len(d.error), "row")
+        return [f"{rows} are too few to tell whether the model is more uncertain where its errors are large."]
     wrong = int(d.error.sum())
     if classes and wrong < FEW_WRONG:
         is_few = "row is" if wrong == 1 else "rows are"
-        return [f"{wrong} wrong {is_few} too few to tell whether its doubt points at its errors."]
-    end = "its doubt points at its errors." if useful else "on these rows its doubt says little about where it errs."
+        return [f"{wrong} wrong {is_few} too few to tell whether the model is more uncertain where it is wrong."]
+    end = "the model is more uncertain where it errs." if useful else "its uncertainty says little about where it errs."
     return [said + end]
 
 

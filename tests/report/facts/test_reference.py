@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -12,8 +13,9 @@ import torch
 import bayescope as bs
 from bayescope.errors import InputError
 from bayescope.report import judged as rows
+from bayescope.report import reference
 from bayescope.report.reference import FunctionSpace, TrainingRows, standing
-from bayescope.report.standing import sentence, standing_blocks
+from bayescope.report.standing import _grounds, sentence, standing_blocks
 from tests.report.conftest import Case
 
 
@@ -51,12 +53,22 @@ def integrated(case):
     return mean, np.sqrt([(mass * (each - m) ** 2).sum() for each, m in zip(p, mean, strict=True)])
 
 
-@pytest.mark.parametrize(("most", "method"), [(300_000, "nuts"), (0, "importance")])
-def test_a_posterior_is_as_wrong_as_integrals_over_the_exact_one_say(one_feature, most, method):
+@pytest.fixture(scope="module")
+def by_nuts(one_feature):
+    return found_for(one_feature)
+
+
+@pytest.fixture(scope="module")
+def by_importance(one_feature):
+    return found_for(one_feature, most=0)
+
+
+@pytest.mark.parametrize("method", ["nuts", "importance"])
+def test_a_posterior_is_as_wrong_as_integrals_over_the_exact_one_say(one_feature, method, request):
     mean, sd = integrated(one_feature)
     ours = one_feature.estimator.predict_distribution(one_feature.X)
     apart = np.abs(np.asarray(ours.probs)[:, 1] - mean)
-    found = found_for(one_feature, most=most)
+    found = request.getfixturevalue(f"by_{method}")
     assert (found.method, found.rows, found.compared, found.directions) == (method, 30, 100, 2)
     assert found.mean.typical == pytest.approx(apart.mean(), abs=0.006)
     assert found.mean.largest == pytest.approx(apart.max(), abs=0.015)
@@ -66,15 +78,14 @@ def test_a_posterior_is_as_wrong_as_integrals_over_the_exact_one_say(one_feature
     assert found.pareto_k < 0.7
 
 
-def test_a_posterior_that_is_too_narrow_is_found(one_feature):
+def test_a_posterior_that_is_too_narrow_is_found(one_feature, by_nuts):
     """All sds of the weights halved: those of predictions are, and the sentence says so."""
     X, y = one_feature.fitted
     model = bs.BayesianLogisticRegression(posterior="laplace", prior_precision=0.5, standardize=False).fit(X, y)
-    right = found_for(one_feature).ratio
     model.posterior_ = replace(model.posterior_, precision=model.posterior_.precision.scaled(4.0))
     found = found_for(one_feature._replace(estimator=model))
-    assert found.ratio == pytest.approx(0.5 * right, rel=0.15)
-    assert "too narrow in the median row" in sentence(found, classes=True)
+    assert found.ratio == pytest.approx(0.5 * by_nuts.ratio, rel=0.15)
+    assert re.search(r"in the median row [45]\d.% too narrow", sentence(found, classes=True))
 
 
 def test_an_additive_model_of_gaussian_noise_under_the_full_curvature_is_exact(additive_numbers):
@@ -94,17 +105,19 @@ def test_an_additive_model_of_gaussian_noise_under_the_full_curvature_is_exact(a
 
 def test_a_network_is_held_against_its_linearisation(linear):
     """Under the full curvature and Gaussian noise Laplace's posterior is exact there; the last layer alone is, too."""
-    X, y = linear.fitted
+    X, y = (part[:30] for part in linear.fitted)
+    case = linear._replace(fitted=(X, y))
     for posterior, options in (("laplace", {"structure": "full"}), ("last_layer", {"structure": "full"})):
         model = bs.BayesianMLPRegressor(
-            hidden=(5,), posterior=posterior, posterior_options=options, prior_precision=1.0, random_state=0
+            hidden=(3,), posterior=posterior, posterior_options=options, prior_precision=1.0, random_state=0
         ).fit(X, y)
-        found = found_for(linear._replace(estimator=model), most=0)
+        found = found_for(case._replace(estimator=model), most=0)
         assert found.method == "importance", found.reason
-        assert found.mean.largest < 0.02
+        assert found.mean.noise < 0.015
+        assert found.mean.largest < 4 * found.mean.noise
         assert found.ratio == pytest.approx(1.0, abs=0.04)
-    ensemble = bs.BayesianMLPRegressor(hidden=(5,), posterior="map", prior_precision=1.0, random_state=0).fit(X, y)
-    assert "which there is for Laplace's posterior" in found_for(linear._replace(estimator=ensemble)).reason
+    point = bs.BayesianMLPRegressor(hidden=(3,), posterior="map", prior_precision=1.0, epochs=2, random_state=0)
+    assert "only for Laplace's posterior" in found_for(case._replace(estimator=point.fit(X, y))).reason
 
 
 @pytest.mark.parametrize("name", ["logistic", "additive_classes"])
@@ -115,6 +128,38 @@ def test_other_rows_than_those_that_were_fitted_are_refused(name, request):
     with pytest.raises(InputError, match="training: expected the rows that the model was fitted to, got others"):
         standing(case.estimator, case.judged(), wrong, "auto", 0, most=0)
     assert standing(case.estimator, case.judged(), TrainingRows(X, y), "auto", 0, most=0).rows == len(X)
+
+
+@pytest.mark.parametrize("posterior", ["variational", "mean_field"])
+def test_other_rows_are_refused_for_variational_posteriors_too(three_classes, posterior):
+    X, y = three_classes.fitted
+    model = bs.BayesianLogisticRegression(posterior=posterior).fit(X, y)
+    case = three_classes._replace(estimator=model)
+    wrong = TrainingRows(X, y.sample(frac=1, random_state=0).to_numpy())
+    with pytest.raises(InputError, match="training: expected the rows that the model was fitted to, got others"):
+        standing(model, case.judged(), wrong, "auto", 0, most=0)
+    assert found_for(case, most=0).rows == len(X)
+
+
+def test_errors_of_tiny_standard_deviations_do_not_decide(by_importance, one_feature, monkeypatch):
+    """Below the least that matters they are errors of that."""
+    exact, ours = by_importance.sds.T
+    assert by_importance.spread.typical == pytest.approx(np.abs(ours / exact - 1).mean())
+    least = float(np.median(exact))
+    monkeypatch.setattr(reference, "LEAST_SD", least)
+    spread = found_for(one_feature, most=0).spread
+    off = np.abs(ours - exact) / np.maximum(exact, least)
+    assert (spread.typical, spread.largest) == pytest.approx((off.mean(), off.max()))
+    assert spread.noise < by_importance.spread.noise
+
+
+def test_the_page_says_that_chance_may_explain_small_differences(by_importance):
+    found = replace(by_importance, left_out=3)
+    loud = replace(found, mean=found.mean._replace(noise=found.mean.typical))
+    assert "chance alone may explain one of the averages" in _grounds(loud, True)[0]
+    assert "3 rows with a missing value are left out" in _grounds(loud, True)[0]
+    sure = replace(found, mean=found.mean._replace(noise=0.0), spread=found.spread._replace(noise=0.0))
+    assert "chance" not in _grounds(sure, True)[0]
 
 
 def test_weighted_rows_count_as_often(logistic):
@@ -133,7 +178,7 @@ def test_weighted_rows_count_as_often(logistic):
 
 
 def test_what_has_no_reference_says_why(linear, logistic, facts_of):
-    exact = standing(linear.estimator, linear.judged(), TrainingRows(linear.X, linear.y), "auto", 0)
+    exact = standing(linear.estimator, linear.judged(), None, "auto", 0)
     assert exact.method == "exact"
     untold = standing(logistic.estimator, logistic.judged(), None, "auto", 0)
     assert "training=(X, y) in Python, --training TABLE on the command line" in untold.reason
@@ -143,13 +188,17 @@ def test_what_has_no_reference_says_why(linear, logistic, facts_of):
     assert block.look == "unknown"
 
 
-def test_three_classes_and_a_point(three_classes, one_feature):
+def test_three_classes_and_a_point(three_classes, one_feature, monkeypatch):
     found = found_for(three_classes, most=0)
     assert found.method == "importance"
     assert found.directions == 12
     assert found.mean.largest < 0.08
+    # Of NUTS a few draws: what they are of is another test's.
+    monkeypatch.setattr(reference, "TUNE", 50)
+    monkeypatch.setattr(reference, "DRAWS", 20)
+    monkeypatch.setattr(reference, "MIXED", np.inf)
     X, y = one_feature.fitted
     point = bs.BayesianLogisticRegression(posterior="map", prior_precision=0.5, standardize=False).fit(X, y)
     found = found_for(one_feature._replace(estimator=point))
     assert found.spread is None
-    assert "it is a point, without any epistemic" in sentence(found, classes=True)
+    assert "It is a point and has no epistemic" in sentence(found, classes=True)

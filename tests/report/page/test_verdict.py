@@ -115,8 +115,17 @@ def test_a_point_is_called_one(facts_of, logistic):
 
 def test_of_few_errors_nobody_can_tell_where_they_lie(facts_of, logistic):
     facts = classes_with(facts_of(logistic), 1.0, 2000)
-    assert any("its doubt" in sentence and "too few" not in sentence for sentence in verdict.verdict(facts).sentences)
+    assert any("more uncertain where it errs" in sentence for sentence in verdict.verdict(facts).sentences)
     error = np.zeros(2000)
     error[:2] = 1
     told = verdict.verdict(replace(facts, doubt=replace(facts.doubt, error=error)))
-    assert "2 wrong rows are too few to tell whether its doubt points at its errors." in told.sentences
+    assert "2 wrong rows are too few to tell whether the model is more uncertain where it is wrong." in told.sentences
+
+
+@pytest.mark.parametrize(("rows", "few"), [(20, True), (80, False)])
+def test_a_few_numbers_do_not_tell_where_errors_lie(facts_of, linear, rows, few):
+    facts = facts_of(linear)
+    doubt = replace(facts.doubt, error=facts.doubt.error[:rows])
+    said = " ".join(verdict.verdict(replace(facts, doubt=doubt)).sentences)
+    assert ("20 rows are too few to tell whether the model is more uncertain" in said) == few
+    assert ("root mean square error" in said) != few

@@ -200,6 +200,7 @@ const bayescope = (() => {
     const marker = { size: 17, symbol: "circle-open", color: "@ink", line: { width: 2 } };
     const ring = { type: "scatter", mode: "markers", name: "chosen", showlegend: false, hoverinfo: "skip", x: [x], y: [y], marker };
     const figure = figures[name];
+    if (!figure) return;
     figure.data = [...figure.data.filter((trace) => trace.name !== "chosen"), ring];
     draw(charts.find((each) => each.dataset.figure === name));
   }
