@@ -42,6 +42,8 @@ ASSETS = {
     "explore.css": ("bayescope.explore", "explore.css", "text/css; charset=utf-8"),
     "theme.js": ("bayescope.report", "theme.js", "text/javascript; charset=utf-8"),
     "plots.js": ("bayescope.explore", "plots.js", "text/javascript; charset=utf-8"),
+    "panels.js": ("bayescope.explore", "panels.js", "text/javascript; charset=utf-8"),
+    "asking.js": ("bayescope.explore", "asking.js", "text/javascript; charset=utf-8"),
     "explore.js": ("bayescope.explore", "explore.js", "text/javascript; charset=utf-8"),
 }
 ANSWER = "answer"
