@@ -85,7 +85,11 @@
     weights: ["surface", "curve", "weights", "effects", "reference"], notes: ["surface", "curve", "density", "reference"],
   };
   const panels = {
-    scene() { plot = Panels.scene(state, answer); drawMarks(); },
+    scene() {
+      const place = Panels.focused(); // the new picture takes the focus away
+      plot = Panels.scene(state, answer);
+      Panels.marks(plot, state, chosen, place);
+    },
     epistemic() { Panels.epistemic(state, answer); },
     densities() { Panels.logarithms(state, answer); Panels.numbers(state, answer); },
     evidence() { Panels.evidence(state, answer, (precision) => { state.prior_precision = precision; drawControls(); changed("quiet"); panels.evidence(); }); },

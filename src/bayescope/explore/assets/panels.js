@@ -29,7 +29,7 @@ const Panels = (() => {
     const why = answer.functions?.why;
     if (answer.surface) {
       map(plot, answer.surface.p, answer.surface.across, SURFACE);
-      contour(plot, answer.functions?.lines || [], "faint");
+      contour(plot, (answer.functions?.lines || []).flat(), "faint");
       for (const level of ["0.1", "0.9"]) contour(plot, answer.surface.lines[level], "dashed");
       contour(plot, answer.surface.lines["0.5"], "half");
     }
@@ -59,13 +59,15 @@ const Panels = (() => {
     return 1.06 * Math.min(1.9 * top, Math.max(top, ...fits.flatMap((fit) => fit.q)));
   }
 
-  // The points, or the start, over the picture. The one that has the focus keeps it.
-  function marks(plot, state, chosen) {
-    const focused = document.activeElement?.dataset?.place;
+  // What has the focus: the place of a point, or "start".
+  const focused = () => document.activeElement?.dataset?.place;
+
+  // The points, or the start, over the picture. The focus is on `place` afterwards.
+  function marks(plot, state, chosen, place = focused()) {
     plot.over.replaceChildren();
     if (state.kind === "density") start(plot, state);
-    else state.points.forEach((each, place) => point(plot, state, each, place, place === chosen));
-    if (focused !== undefined) plot.over.querySelector(`[data-place="${focused}"]`)?.focus({ preventScroll: true });
+    else state.points.forEach((each, k) => point(plot, state, each, k, k === chosen));
+    if (place !== undefined) plot.over.querySelector(`[data-place="${place}"]`)?.focus({ preventScroll: true });
   }
 
   function point(plot, state, [x, y, label], place, chosen) {
@@ -214,5 +216,5 @@ const Panels = (() => {
     get("warnings").replaceChildren(...messages.map((text) => Object.assign(document.createElement("li"), { textContent: text })));
   }
 
-  return { narrow, scene, marks, logarithms, numbers, epistemic, evidence, weights, distance, warnings };
+  return { narrow, focused, scene, marks, logarithms, numbers, epistemic, evidence, weights, distance, warnings };
 })();
