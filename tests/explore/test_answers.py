@@ -129,8 +129,9 @@ def test_a_reference_that_fails_says_why(monkeypatch):
 
 
 def test_nuts_is_the_reference(monkeypatch):
+    monkeypatch.setattr(surfaces, "MANY", np.ones(1))
     pytest.importorskip("nutpie", reason="pip install 'bayescope[nuts]' brings nutpie")
-    monkeypatch.setitem(tables.LINEAR_OPTIONS, "nuts", {"draws": 200, "tune": 100, "chains": 2})
+    monkeypatch.setitem(tables.LINEAR_OPTIONS, "nuts", {"draws": 200, "tune": 100, "chains": 1})
     found = parts(classes(points=points(9), posterior="laplace", reference=True))
     assert 0 < found["reference"]["distance"] < 0.1
     for nuts, row in zip(found["reference"]["weights"], found["weights"]["weights"], strict=True):
@@ -159,10 +160,10 @@ def test_numbers_are_the_exact_regression():
 @pytest.mark.parametrize("kind", [classes, numbers])
 def test_networks_and_additive_models_answer(kind, monkeypatch):
     monkeypatch.setattr(surfaces, "FEW", np.array([0.1, 1.0]))
-    network = parts(kind(model="network", hidden=4))
+    network = parts(kind(model="network", hidden=3))
     assert len(network["evidence"]["log_evidence"]) == 2
     assert "weights" not in network
-    additive = parts(kind(model="additive", hidden=4))
+    additive = parts(kind(model="additive", hidden=3), last="effects")
     assert len(additive["effects"]["effects"]) == (2 if kind is classes else 1)
     first = "surface" if kind is classes else "curve"
     assert additive[first] != network[first]
