@@ -58,7 +58,7 @@ LAST = 5.0
 
 @final
 class Overtaken(BaseException):
-    """A newer question has come, or the server ends. Like KeyboardInterrupt it is not an `Exception`, so nothing handles it."""
+    """A newer question has come, or the server ends. It is not an `Exception`, so that no handler stops it."""
 
 
 @final
@@ -215,13 +215,13 @@ class _Handler(BaseHTTPRequestHandler):
         if host not in (f"{ADDRESS}:{port}", f"localhost:{port}"):
             self._refuse(
                 HTTPStatus.FORBIDDEN,
-                "Expected this server's own address in the Host header. Open the address that `bayescope explore` printed.",
+                "Expected this server's own address in the Host header.",
             )
             return None
         if origin not in (None, f"http://{host}") or self.headers.get("Sec-Fetch-Site", "none") not in SAME:
             self._refuse(
                 HTTPStatus.FORBIDDEN,
-                "Expected a request from this server's own page. Open the address that `bayescope explore` printed.",
+                "Expected a request from this server's own page.",
             )
             return None
         # Without the slash behind the token the page's own files would be asked for beside it.
