@@ -73,7 +73,10 @@ def run(environment: Path, folder: Path, *command: str | Path) -> subprocess.Com
 def test_the_pages_have_their_files(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    for page, files in {"report": ("report.css", "theme.js"), "explore": ("explore.html", "plots.js")}.items():
+    for page, files in {
+        "report": ("report.css", "theme.js"),
+        "explore": ("explore.html", "plots.js", "panels.js", "asking.js", "explore.js"),
+    }.items():
         assert {f"bayescope/{page}/assets/{file}" for file in files} <= names
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import math
 import sys
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -43,7 +42,7 @@ def float64(name: str, value: Any) -> Tensor:
         if array.dtype.kind == "O":  # a DataFrame of mixed columns
             try:
                 array = array.astype(np.float64)
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, OverflowError) as error:
                 raise InputTypeError(f"{name}: expected real numbers ({error}).") from None
         elif array.dtype.kind not in "biuf":
             raise InputTypeError(f"{name}: expected real numbers, got dtype {array.dtype}.")
@@ -104,7 +103,7 @@ def positive_number(name: str, value: Any) -> float:
         InputError: if the value is no real number, not finite or not above 0.
     """
     number = value.item() if isinstance(value, Tensor | np.ndarray | np.generic) and value.ndim == 0 else value
-    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < math.inf:
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number <= sys.float_info.max:
         raise InputError(f"{name}: expected a positive number, got {value!r}.")
     return float(number)
 

@@ -12,7 +12,7 @@ from sklearn.preprocessing import PolynomialFeatures
 from torch.distributions import Gamma
 
 import bayescope as bs
-from bayescope.errors import BayescopeError
+from bayescope.errors import BayescopeError, ConvergenceError
 from bayescope.estimators import RadialBasis
 from bayescope.explore import answer, densities, surfaces, tables
 from bayescope.explore.densities import DENSITIES
@@ -114,9 +114,24 @@ def test_while_a_point_moves_only_what_is_quick_is_answered():
     assert list(parts(classes(moving=True, reference=True))) == ["surface", "functions", "weights"]
 
 
+def test_a_reference_that_fails_says_why(monkeypatch):
+    fit = tables.fitted
+
+    def fails(task):
+        if task.posterior == "nuts":
+            raise ConvergenceError("nuts: the chains went astray.")
+        return fit(task)
+
+    monkeypatch.setattr(surfaces, "MANY", np.ones(1))
+    monkeypatch.setattr(surfaces, "why_not", lambda model, posterior: None)
+    monkeypatch.setattr(surfaces, "fitted", fails)
+    assert parts(classes(reference=True))["reference"] == {"part": "reference", "why": "nuts: the chains went astray."}
+
+
 def test_nuts_is_the_reference(monkeypatch):
+    monkeypatch.setattr(surfaces, "MANY", np.ones(1))
     pytest.importorskip("nutpie", reason="pip install 'bayescope[nuts]' brings nutpie")
-    monkeypatch.setitem(tables.LINEAR_OPTIONS, "nuts", {"draws": 200, "tune": 100, "chains": 2})
+    monkeypatch.setitem(tables.LINEAR_OPTIONS, "nuts", {"draws": 200, "tune": 100, "chains": 1})
     found = parts(classes(points=points(9), posterior="laplace", reference=True))
     assert 0 < found["reference"]["distance"] < 0.1
     for nuts, row in zip(found["reference"]["weights"], found["weights"]["weights"], strict=True):
@@ -145,10 +160,10 @@ def test_numbers_are_the_exact_regression():
 @pytest.mark.parametrize("kind", [classes, numbers])
 def test_networks_and_additive_models_answer(kind, monkeypatch):
     monkeypatch.setattr(surfaces, "FEW", np.array([0.1, 1.0]))
-    network = parts(kind(model="network", hidden=4))
+    network = parts(kind(model="network", hidden=3))
     assert len(network["evidence"]["log_evidence"]) == 2
     assert "weights" not in network
-    additive = parts(kind(model="additive", hidden=4))
+    additive = parts(kind(model="additive", hidden=3), last="effects")
     assert len(additive["effects"]["effects"]) == (2 if kind is classes else 1)
     first = "surface" if kind is classes else "curve"
     assert additive[first] != network[first]
@@ -171,6 +186,15 @@ def test_a_posterior_that_is_not_offered_says_why():
         {"points": [[0, 0, math.nan], [0, 0, 1]]},
         {"points": [[0, 0], [1, 1]]},
         {"points": "all"},
+        {"points": [[0, 0, 0], [1e7, 0, 1]]},
+        {"points": [[0, 0, 0], [10**400, 0, 1]]},
+        {"view": [[-1e300, 1e300], [0, 1]]},
+        {"prior_precision": 10**400},
+        {"prior_precision": True},
+        {"noise_sd": 1e308},
+        {"temperature": 1e-308},
+        {"width": 1e-308},
+        {"model": "polynomial", "degree": 2.5},
         {"points": [[0, 0, k % 2] for k in range(tables.MOST_POINTS + 1)]},
         {"view": [[1, 0], [0, 1]]},
         {"kind": "lists"},
@@ -201,7 +225,7 @@ def run(question, folder):
     [
         classes(temperature=2.0),
         classes(model="polynomial", posterior="variational", prior_precision=0.3),
-        classes(model="rbf", count=4, posterior="ep"),
+        classes(model="rbf", side=4, posterior="ep"),
         classes(model="rbf", bumps="points", count=9),
         classes(model="additive", hidden=4),
         numbers(model="rbf", noise_sd=0.2),
@@ -215,7 +239,10 @@ def test_the_code_gives_the_answer_of_the_page(asked, tmp_path, capsys):
     expected = p.probs[:, 1] if asked["kind"] == "classes" else p.mean[:, 0]
     assert done["mean"] == pytest.approx(expected, abs=1e-12)
     assert done["sd"] == pytest.approx(np.sqrt(p.epistemic[:, -1]), abs=1e-12)
-    assert str(round(float(expected[0]), 3)) in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    for number in (expected[0], math.sqrt(p.epistemic[0, -1])):
+        assert str(round(float(number), 3)) in printed
+    assert ("log evidence:" in printed) == (task.posterior == "laplace")
 
 
 def density_question(name):
@@ -226,12 +253,14 @@ def density_question(name):
 @pytest.mark.parametrize("name", DENSITIES)
 def test_the_code_of_a_density_gives_its_fits(name, tmp_path, capsys):
     asked = density_question(name)
-    found = {fit["name"]: fit for fit in parts(asked)["density"]["fits"]}
+    found = {fit["title"]: fit for fit in parts(asked)["density"]["fits"]}
     done = run(asked, tmp_path)
-    for fit, q in (("laplace", done["laplace"]), ("seeking", done["seeking"])):
-        assert found[fit]["mean"] == pytest.approx(float(q.mean[0]), abs=1e-10)
-        assert found[fit]["sd"] == pytest.approx(float(q.sd[0]), rel=1e-10)
-    assert "Laplace" in capsys.readouterr().out
+    for name, q in done["fits"].items():
+        assert found[name]["mean"] == pytest.approx(float(q.mean[0]), abs=1e-10)
+        assert found[name]["sd"] == pytest.approx(float(q.sd[0]), rel=1e-10)
+    printed = dict(line.rsplit(maxsplit=2)[::2] for line in capsys.readouterr().out.splitlines())
+    assert set(found) <= {*printed}
+    assert float(printed["min KL(p‖q)"]) == pytest.approx(found["min KL(p‖q)"]["sd"], rel=1e-6)
 
 
 # Densities -----------------------------------------------------------------------------------------------------------
@@ -244,7 +273,7 @@ def test_a_gamma_density_has_its_moments_and_its_normaliser():
     assert p[x > 0] == pytest.approx(exact.log_prob(torch.from_numpy(x[x > 0])).exp().numpy(), rel=1e-3, abs=1e-6)
     fits = {fit["name"]: fit for fit in found["fits"]}
     assert fits["laplace"]["mean"] == pytest.approx(1.5)
-    assert fits["laplace"]["kl_qp"] is None
+    assert fits["laplace"]["kl_qp"] == "∞"
     assert (fits["covering"]["mean"], fits["covering"]["sd"]) == pytest.approx((found["mean"], found["sd"]))
 
 
@@ -262,7 +291,9 @@ def test_the_start_leads_to_its_mode():
     assert right == pytest.approx(2.1, abs=0.01)
 
 
-@pytest.mark.parametrize("changed", [{"density": "none"}, {"parameters": {}}, {"start": 99}, {"start": None}])
+@pytest.mark.parametrize(
+    "changed", [{"density": "none"}, {"parameters": {}}, {"start": 99}, {"start": None}, {"start": []}]
+)
 def test_densities_that_cannot_be_answered_are_refused(changed):
     with pytest.raises(BayescopeError):
         list(answer({**density_question("beta"), **changed}))

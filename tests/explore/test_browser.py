@@ -46,12 +46,12 @@ def visit(browser, url):
         way = (size["width"], scheme)
         if way not in open_ones:
             context = browser.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce", **options)
-            open_ones[way] = told = Visit(context.new_page(), [], [])
-            told.page.on("console", lambda message: told.complaints.append(message.text))
-            told.page.on("pageerror", lambda error: told.complaints.append(str(error)))
-            told.page.on("request", lambda request: told.requests.append(request.url))
-            told.page.goto(url)
-            until(told.page, "document.body.dataset.drawn > 0")
+            open_ones[way] = visited = Visit(context.new_page(), [], [])
+            visited.page.on("console", lambda message: visited.complaints.append(message.text))
+            visited.page.on("pageerror", lambda error: visited.complaints.append(str(error)))
+            visited.page.on("request", lambda request: visited.requests.append(request.url))
+            visited.page.goto(url)
+            until(visited.page, "document.body.dataset.drawn > 0")
         page = open_ones[way].page
         page.locator("#reference").uncheck(force=True)
         page.locator("[data-kind=classes]").click()
@@ -60,8 +60,8 @@ def visit(browser, url):
         return open_ones[way]
 
     yield go
-    for told in open_ones.values():
-        told.page.context.close()
+    for visited in open_ones.values():
+        visited.page.context.close()
 
 
 def until(page, expression):
@@ -90,12 +90,12 @@ def middle(locator):
 
 
 def test_it_asks_its_own_server_alone_and_complains_of_nothing(visit, url):
-    told = visit()
-    assert told.complaints == []
-    assert told.requests
-    assert all(request.startswith((url, "data:image/png")) for request in told.requests)
-    assert told.page.evaluate("document.documentElement.scrollWidth") <= DESKTOP["width"]
-    assert told.page.locator(POINTS).count() == 20
+    visited = visit()
+    assert visited.complaints == []
+    assert visited.requests
+    assert all(request.startswith((url, "data:image/png")) for request in visited.requests)
+    assert visited.page.evaluate("document.documentElement.scrollWidth") <= DESKTOP["width"]
+    assert visited.page.locator(POINTS).count() == 20
 
 
 def test_dragging_a_point_changes_the_surface(visit):
@@ -151,13 +151,13 @@ def test_the_keyboard_does_all_that_the_mouse_does(visit):
 
 
 def test_touch_adds_a_point_on_a_phone_that_nothing_overflows(visit):
-    told = visit(PHONE, "dark", has_touch=True)
-    page = told.page
+    visited = visit(PHONE, "dark", has_touch=True)
+    page = visited.page
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     box = page.locator("#scene").bounding_box()
     answered(page, lambda: page.touchscreen.tap(box["x"] + 0.8 * box["width"], box["y"] + 0.2 * box["height"]))
     assert page.locator(POINTS).count() == 21
-    assert told.complaints == []
+    assert visited.complaints == []
 
 
 def test_the_theme_changes_the_map(visit):

@@ -191,7 +191,9 @@ class InputMap:
         """What the inputs' units are, for a summary: a prior has units."""
         notes = self.preprocessing.notes()
         if self.transformer is not None:
-            notes["inputs"] = f"{notes.get('inputs', 'labels alone')}, then mapped by {self.transformer}"
+            # A lattice of centres among the parameters would take longer to print than the model to fit.
+            with np.printoptions(threshold=20, edgeitems=2):
+                notes["inputs"] = f"{notes.get('inputs', 'labels alone')}, then mapped by {self.transformer}"
         low, high = self.scales
         if low > 0 and high / low > WIDE_SPAN:
             notes["scales"] = (

@@ -1,11 +1,13 @@
-"""A local page on which posteriors are seen at work: points and densities that one changes, and what follows."""
+"""A local page that shows how posteriors respond when points, priors and densities change."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from bayescope import checks
+from bayescope.explore.controls import CONTROLS
 from bayescope.explore.densities import DensityTask, density_answers, described
 from bayescope.explore.presets import presets
 from bayescope.explore.server import Question, Server
@@ -16,10 +18,10 @@ __all__ = ["answer", "serving"]
 
 
 def serving(port: int = 0) -> Server:
-    """Return the page's server, which listens and has yet to serve.
+    """Return the page's server. It listens, and answers once `serve_forever` is called.
 
     Args:
-        port: where to listen on this machine, 0 for any free port.
+        port: the port on this machine, 0 for any free port.
 
     Raises:
         OSError: if the port is taken.
@@ -28,17 +30,24 @@ def serving(port: int = 0) -> Server:
 
 
 def answer(question: Question) -> Iterator[Mapping[str, Any]]:
-    """The parts of the answer to a question of the page.
+    """Yield the parts of the answer to a question of the page.
 
     Args:
-        question: ``ask``, one of "start", "code" and "answer", with the values of the controls.
+        question: ``ask`` is "start", "code" or "answer"; the other entries are the values of the controls.
 
     Raises:
         InputError: if a value cannot be used.
     """
     ask = checks.choice("ask", question.get("ask"), ("start", "code", "answer"))
     if ask == "start":
-        yield {"part": "start", "presets": presets(), "why_not": _reasons(), "densities": described()}
+        controls = {name: asdict(control) for name, control in CONTROLS.items()}
+        yield {
+            "part": "start",
+            "presets": presets(),
+            "why_not": _reasons(),
+            "controls": controls,
+            "densities": described(),
+        }
         return
     task = DensityTask.read(question) if question.get("kind") == "density" else Task.read(question)
     if ask == "code":
@@ -50,6 +59,6 @@ def answer(question: Question) -> Iterator[Mapping[str, Any]]:
 
 
 def _reasons() -> Mapping[str, Mapping[str, str | None]]:
-    """By model and posterior, why it is not offered, ``None`` where it is."""
+    """For each model and posterior the reason why it is not offered, ``None`` if it is offered."""
     posteriors = dict.fromkeys(name for names in OFFERED.values() for name in names)
     return {model: {name: why_not(model, name) for name in posteriors} for model in OFFERED}

@@ -1,4 +1,4 @@
-"""Densities on the line: their Laplace approximation and the Gaussians of least KL in both directions."""
+"""Densities in one dimension: Laplace's approximation and the Gaussians of least KL divergence in both directions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from bayescope import checks, density
-from bayescope.errors import BayescopeError, InputError, recorded_warnings
+from bayescope.errors import InputError, recorded_warnings
+from bayescope.explore.controls import Control
 from bayescope.explore.surfaces import Part
 from bayescope.explore.tables import Span, span
 from bayescope.explore.written import script
@@ -23,8 +24,7 @@ from bayescope.gallery import exact
 from bayescope.posterior import GaussianPosterior
 
 POINTS = 401
-# KL(q‖p) is infinite where q has mass that p has not: then this is said.
-INFINITE = "KL(q‖p) is infinite (—) where q has mass outside of p's support."
+INFINITE = "KL(q‖p) is infinite (∞) where q has mass outside the support of p."
 
 
 def log_gamma(x: Tensor, shape: float) -> Tensor:
@@ -66,26 +66,6 @@ def log_threshold(x: Tensor, slope: float) -> Tensor:
 
 @final
 @dataclass(frozen=True)
-class Parameter:
-    """A number that a slider sets.
-
-    Attributes:
-        title: what the slider is called.
-        value: where it begins.
-        low: its least value.
-        high: its largest.
-        step: from one value to the next.
-    """
-
-    title: str
-    value: float
-    low: float
-    high: float
-    step: float
-
-
-@final
-@dataclass(frozen=True)
 class Density:
     """A family of densities on the line.
 
@@ -103,7 +83,7 @@ class Density:
 
     title: str
     log_f: Callable[..., Tensor]
-    parameters: Mapping[str, Parameter]
+    parameters: Mapping[str, Control]
     view: tuple[float, float]
     span: tuple[float, float]
     start: float
@@ -112,21 +92,26 @@ class Density:
     size: int = 20_001
 
     @property
-    def inside(self) -> tuple[float, float]:
-        """Where a search may start: in the view, and within the support."""
+    def coordinates(self) -> str:
+        """What the transformed coordinates are called in a title."""
+        return {None: "", "positive": " in log x", "unit_interval": " in logit x"}[self.transform]
+
+    @property
+    def where(self) -> Control:
+        """The start of a search for a mode, in the view and within the support."""
         (low, high), (first, last) = self.view, self.span
         edge = 1e-3 * (high - low)
-        return max(low, first + edge), min(high, last - edge)
+        return Control("start", self.start, max(low, first + edge), min(high, last - edge))
 
 
 DENSITIES: Mapping[str, Density] = {
     "gamma": Density(
-        "Gamma(a, 1)", log_gamma, {"shape": Parameter("a", 2.5, 1.1, 8, 0.1)}, (-0.7, 14), (1e-9, 80), 1.0, "positive"
+        "Gamma(a, 1)", log_gamma, {"shape": Control("a", 2.5, 1.1, 8, 0.1)}, (-0.7, 14), (1e-9, 80), 1.0, "positive"
     ),
     "beta": Density(
         "Beta(a, b)",
         log_beta,
-        {"a": Parameter("a", 2, 1.1, 10, 0.1), "b": Parameter("b", 5, 1.1, 10, 0.1)},
+        {"a": Control("a", 2, 1.1, 10, 0.1), "b": Control("b", 5, 1.1, 10, 0.1)},
         (-0.2, 1.2),
         (1e-9, 1 - 1e-9),
         0.3,
@@ -135,22 +120,22 @@ DENSITIES: Mapping[str, Density] = {
     "student": Density(
         "Student's t",
         log_student,
-        {"degrees": Parameter("degrees", 3, 3, 30, 1)},
+        {"degrees": Control("degrees", 3, 3, 30, 1)},
         (-6, 6),
         (-4000, 4000),
         0.2,
         size=160_001,
     ),
     "skewed": Density(
-        "e^(−x²/2) σ(kx + 4)", log_skewed, {"slope": Parameter("k", 20, 0, 40, 1)}, (-4, 4), (-12, 12), 0.5
+        "e^(−x²/2) σ(kx + 4)", log_skewed, {"slope": Control("k", 20, 0, 40, 1)}, (-4, 4), (-12, 12), 0.5
     ),
     "mixture": Density(
         "Two modes",
         log_mixture,
         {
-            "weight": Parameter("weight of the right mode", 0.35, 0.02, 0.98, 0.01),
-            "distance": Parameter("distance", 4.2, 0, 8, 0.1),
-            "sd": Parameter("sd of the right mode", 0.7, 0.2, 2, 0.05),
+            "weight": Control("weight of the right mode", 0.35, 0.02, 0.98, 0.01),
+            "distance": Control("distance", 4.2, 0, 8, 0.1),
+            "sd": Control("sd of the right mode", 0.7, 0.2, 2, 0.05),
         },
         (-6.5, 6.5),
         (-20, 20),
@@ -160,7 +145,7 @@ DENSITIES: Mapping[str, Density] = {
     "one-observation": Density(
         "One observation",
         log_one_observation,
-        {"size": Parameter("size of its input", 25, 0, 40, 1)},
+        {"size": Control("size of its input", 25, 0, 40, 1)},
         (-3.5, 4.5),
         (-9, 10),
         0.5,
@@ -169,7 +154,7 @@ DENSITIES: Mapping[str, Density] = {
     "threshold": Density(
         "A threshold",
         log_threshold,
-        {"slope": Parameter("slope", 5, 0.5, 12, 0.5)},
+        {"slope": Control("slope", 5, 0.5, 12, 0.5)},
         (-4.2, 4.2),
         (-90, 90),
         0.2,
@@ -196,21 +181,19 @@ class DensityTask:
     view: Span
 
     @classmethod
-    def read(cls, said: Mapping[str, Any]) -> DensityTask:
-        """The task that a request names.
+    def read(cls, question: Mapping[str, Any]) -> DensityTask:
+        """Return the task that a question of the page describes.
 
         Raises:
             InputError: if a value cannot be used.
         """
-        name = checks.choice("density", said.get("density"), DENSITIES)
-        family, given = DENSITIES[name], said.get("parameters")
+        name = checks.choice("density", question.get("density"), DENSITIES)
+        family, given = DENSITIES[name], question.get("parameters")
         if not isinstance(given, Mapping) or set(given) != set(family.parameters):
             raise InputError(f"parameters: expected {list(family.parameters)}, got {given!r}. Give each of them.")
-        values = {}
-        for key, parameter in family.parameters.items():
-            values[key] = _between(key, given[key], parameter.low, parameter.high)
-        start = _between("start", said.get("start"), *family.inside)
-        return cls(name, values, start, span(said.get("view")))
+        values = {key: control.read(key, given[key]) for key, control in family.parameters.items()}
+        start = family.where.read("start", question.get("start"))
+        return cls(name, values, start, span(question.get("view")))
 
     @property
     def log_f(self) -> Callable[[Tensor], Tensor]:
@@ -218,11 +201,10 @@ class DensityTask:
         return partial(DENSITIES[self.density].log_f, **self.parameters)
 
     def code(self) -> str:
-        """Python that finds the approximations."""
+        """Python code that computes the approximations."""
         family = DENSITIES[self.density]
         source = inspect.getsource(family.log_f).strip()
         given = ", ".join(f"{name}={value!r}" for name, value in self.parameters.items())
-        name = family.log_f.__name__
         imports = {
             "import torch",
             "from functools import partial",
@@ -232,45 +214,43 @@ class DensityTask:
         needed = {"logsigmoid(": "from torch.nn.functional import logsigmoid", "math.": "import math"}
         imports |= {line for mark, line in needed.items() if mark in source}
         start = f"start = torch.tensor([{self.start!r}], dtype=torch.float64)"
-        made = f"log_f = partial({name}, {given})\n{start}"
-        options = "" if self._bounded is None else f", transform={self._bounded!r}"
-        fits = "laplace = bs.density.laplace(log_f, start)\n"
-        if self._bounded:
-            fits += f"transformed = bs.density.laplace(log_f, start{options})\n"
-        fits += f"seeking = bs.density.variational(log_f, 1, start=start{options}, generator=0)"
-        told = 'print("Laplace:", float(laplace.mean), float(laplace.sd), float(laplace.log_evidence()))\n'
-        told += 'print("min KL(q‖p):", float(seeking.mean), float(seeking.sd))'
-        return script(frozenset(imports), source, made, fits, told)
-
-    @property
-    def _bounded(self) -> str | None:
-        return DENSITIES[self.density].transform
+        made = f"log_f = partial({family.log_f.__name__}, {given})\n{start}"
+        options = "" if family.transform is None else f", transform={family.transform!r}"
+        fits = 'fits = {"Laplace": bs.density.laplace(log_f, start)}\n'
+        if family.transform is not None:
+            fits += f'fits["Laplace{family.coordinates}"] = bs.density.laplace(log_f, start{options})\n'
+        seeking = f"bs.density.variational(log_f, 1, start=start{options}, generator=0)"
+        fits += f'fits["min KL(q‖p){family.coordinates}"] = {seeking}\n'
+        fits += "for name, q in fits.items():\n    print(name, float(q.mean), float(q.sd))\n"
+        fits += 'print("log Z by Laplace:", float(fits["Laplace"].log_evidence()))'
+        ends = ", ".join(map(repr, family.span))
+        grid = "# The Gaussian of least KL(p‖q) has the mean and the sd of p.\n"
+        grid += f"x = torch.linspace({ends}, {family.size}, dtype=torch.float64)\n"
+        grid += "p = torch.softmax(log_f(x[:, None]), 0)\nmean = p @ x\n"
+        grid += 'print("min KL(p‖q)", float(mean), float(p @ (x - mean) ** 2) ** 0.5)'
+        return script(frozenset(imports), source, made, fits, grid)
 
 
 def density_answers(task: DensityTask) -> Iterator[Part]:
-    """The density and its approximations as one part."""
+    """Yield the density and its approximations as one part."""
     family, log_f = DENSITIES[task.density], task.log_f
-    # Fine where it is seen, and wide enough to hold all of its mass.
     p = exact.grid(log_f, family.span, size=family.size)
     x = np.linspace(*task.view[0], POINTS)
     start = torch.tensor([task.start], dtype=torch.float64)
-    with recorded_warnings(passed_on=False) as told:
+    with recorded_warnings(passed_on=False) as messages:
         fits = [_fit(p, x, *each) for each in _approximations(family, log_f, start, p)]
     inside = (x > family.span[0]) & (x < family.span[1])
     log_p = np.full(len(x), -np.inf)
     log_p[inside] = exact.curve(log_f, x[inside]) - p.log_normaliser
-    infinite = any(fit["kl_qp"] is None for fit in fits)
     yield {
         "part": "density",
         "x": _numbers(x),
-        "p": _numbers(np.exp(log_p)),
-        "log_p": _numbers(log_p),
-        "mean": float(p.mean[0]),
-        "sd": float(p.covariance[0, 0].sqrt()),
+        **_curves("p", log_p),
+        **_moments(p.mean, p.covariance),
         "log_z": p.log_normaliser,
         "fits": fits,
-        "note": INFINITE if infinite else "",
-        "warnings": list(told),
+        "note": INFINITE if any(fit["kl_qp"] == "∞" for fit in fits) else "",
+        "warnings": messages,
     }
 
 
@@ -278,36 +258,35 @@ def _approximations(
     family: Density, log_f: Callable[[Tensor], Tensor], start: Tensor, p: exact.Grid
 ) -> Iterator[tuple[str, str, GaussianPosterior]]:
     transform: Any = family.transform
-    coordinates = {None: "", "positive": " in log x", "unit_interval": " in logit x"}[transform]
     yield "laplace", "Laplace", density.laplace(log_f, start)
     if transform is not None:
-        yield "transformed", f"Laplace{coordinates}", density.laplace(log_f, start, transform=transform)
+        yield "transformed", f"Laplace{family.coordinates}", density.laplace(log_f, start, transform=transform)
     seeking = density.variational(log_f, 1, start=start, transform=transform, generator=0)
-    yield "seeking", f"min KL(q‖p){coordinates}", seeking
+    yield "seeking", f"min KL(q‖p){family.coordinates}", seeking
     yield "covering", "min KL(p‖q)", exact.moment_match(p)
 
 
 def _fit(p: exact.Grid, x: np.ndarray, name: str, title: str, q: GaussianPosterior) -> Part:
-    points = torch.from_numpy(x)[:, None]
-    log_q = q.log_prob(points).numpy()
     on_grid = q.log_prob(p.points)
-    kl_qp = p.kl_from(on_grid)
     outside = float((on_grid + p.log_cell).exp().sum()) < 1 - 1e-4
-    try:
-        log_z: float | None = float(q.log_evidence())
-    except BayescopeError:
-        log_z = None
+    log_z = float(q.log_evidence()) if name in ("laplace", "transformed") else None
     return {
         "name": name,
         "title": title,
-        "q": _numbers(np.exp(log_q)),
-        "log_q": _numbers(log_q),
-        "mean": float(q.mean[0]),
-        "sd": float(q.covariance[0, 0].sqrt()),
+        **_curves("q", q.log_prob(torch.from_numpy(x)[:, None]).numpy()),
+        **_moments(q.mean, q.covariance),
         "log_z": log_z,
-        "kl_qp": None if outside else kl_qp,
+        "kl_qp": "∞" if outside else p.kl_from(on_grid),
         "kl_pq": p.kl_to(on_grid),
     }
+
+
+def _curves(name: str, log_density: np.ndarray) -> Part:
+    return {name: _numbers(np.exp(log_density)), f"log_{name}": _numbers(log_density)}
+
+
+def _moments(mean: Tensor, covariance: Tensor) -> Part:
+    return {"mean": float(mean[0]), "sd": float(covariance[0, 0].sqrt())}
 
 
 def _numbers(values: np.ndarray) -> list[float | None]:
@@ -315,22 +294,12 @@ def _numbers(values: np.ndarray) -> list[float | None]:
     return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values.tolist()]
 
 
-def _between(name: str, value: Any, low: float, high: float) -> float:
-    number = float(checks.float64(name, value))
-    if not low <= number <= high:
-        raise InputError(f"{name}: expected a number from {low:g} to {high:g}, got {number:g}. Move it there.")
-    return number
-
-
 def described() -> Mapping[str, Any]:
-    """All families as the page draws their controls."""
+    """The controls of each family."""
     return {
         name: {
-            "title": family.title,
             "parameters": {key: asdict(each) for key, each in family.parameters.items()},
-            "view": (family.view, (0.0, 1.0)),
-            "start": family.start,
-            "inside": family.inside,
+            "where": asdict(family.where),
         }
         for name, family in DENSITIES.items()
     }

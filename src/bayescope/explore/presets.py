@@ -1,4 +1,4 @@
-"""What the page can begin with: the rows, models and densities of the gallery's pictures."""
+"""Presets of the page: the rows, models and densities of the gallery's pictures."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ State = dict[str, Any]
 @final
 @dataclass(frozen=True)
 class Preset:
-    """Something to begin with.
+    """A state in which the page can begin.
 
     Attributes:
-        name: of the preset.
-        title: what the page calls it.
-        picture: of the gallery.
-        state: makes what the page's controls are set to.
+        name: a short name.
+        title: the name on the page.
+        state: makes the values of the page's controls.
+        picture: the picture of the gallery whose caption is shown.
+        caption: another caption.
     """
 
     name: str
     title: str
-    picture: str
     state: Callable[[], State] = field(repr=False)
+    picture: str = ""
+    caption: str = ""
 
 
 def _classes(X: np.ndarray, y: np.ndarray, view: marks.Span, **controls: Any) -> State:
@@ -51,7 +53,7 @@ def _scene(scene: linear_models.Scene, **controls: Any) -> State:
 
 def _borders() -> State:
     X, y = linear_models.Borders().data
-    controls = {"model": "rbf", "bumps": "lattice", "count": 8, "width": 0.7, "prior_precision": 0.01}
+    controls = {"model": "rbf", "bumps": "lattice", "side": 8, "width": 0.7, "prior_precision": 0.01}
     return _classes(X, y, linear_models.SPAN, posterior="variational", **controls)
 
 
@@ -68,7 +70,7 @@ def _banana() -> State:
 
 def _evidence() -> State:
     x, y, _, _ = linear_models.curve_rows()
-    controls = {"model": "rbf", "bumps": "lattice", "count": 9, "width": 0.25}
+    controls = {"model": "rbf", "bumps": "lattice", "side": 9, "width": 0.25}
     view = ((-1.0, 1.0), (-2.3, 2.3))
     return _numbers(x, y, view, noise_sd=linear_models.NOISE_SD, **controls)
 
@@ -76,7 +78,7 @@ def _evidence() -> State:
 def _gap() -> State:
     rows = networks.gap()
     x, y = rows.x.numpy(), rows.y.numpy()
-    controls = {"model": "rbf", "bumps": "lattice", "count": 12, "width": 0.6, "prior_precision": 1.0}
+    controls = {"model": "rbf", "bumps": "lattice", "side": 12, "width": 0.6, "prior_precision": 1.0}
     return _numbers(x, y, ((-3.0, 3.0), (-2.6, 2.6)), noise_sd=networks.NOISE_SD, **controls)
 
 
@@ -91,16 +93,21 @@ PRESETS: Sequence[Preset] = (
     Preset(
         "moons",
         "Two moons, 30 bumps",
-        "predictive-surfaces",
         lambda: _scene(linear_models.moons(), model="rbf", bumps="points", count=30, width=0.6),
+        "predictive-surfaces",
     ),
-    Preset("blobs", "Overlapping blobs", "predictive-surfaces", lambda: _scene(linear_models.blobs(), model="linear")),
-    Preset("borders", "Many separating borders", "many-borders", _borders),
-    Preset("network-moons", "Two moons, a network", "network-moons", _network_moons),
-    Preset("banana", "A banana, a network", "network-banana", _banana),
-    Preset("evidence", "A curve of bumps", "evidence-over-basis-functions", _evidence),
-    Preset("gap", "A curve with a gap", "network-underfitting", _gap),
-    Preset("sine", "A sine, a network", "network-sine", _sine),
+    Preset("blobs", "Overlapping blobs", lambda: _scene(linear_models.blobs(), model="linear"), "predictive-surfaces"),
+    Preset("borders", "Many separating borders", _borders, "many-borders"),
+    Preset("network-moons", "Two moons, a network", _network_moons, "network-moons"),
+    Preset("banana", "A banana, a network", _banana, "network-banana"),
+    Preset("evidence", "A curve of bumps", _evidence, "evidence-over-basis-functions"),
+    Preset(
+        "gap",
+        "A curve with a gap",
+        _gap,
+        caption="Where there are no points the functions drawn from the posterior part, and the band of f opens.",
+    ),
+    Preset("sine", "A sine, a network", _sine, "network-sine"),
 )
 
 
@@ -108,18 +115,17 @@ def _density(name: str) -> Preset:
     family = DENSITIES[name]
     parameters = {key: each.value for key, each in family.parameters.items()}
     state = {"kind": "density", "density": name, "parameters": parameters, "start": family.start}
-    return Preset(name, family.title, family.picture, lambda: {**state, "view": (family.view, (0.0, 1.0))})
+    return Preset(name, family.title, lambda: {**state, "view": (family.view, (0.0, 1.0))}, family.picture)
 
 
 @cache
 def presets() -> list[Mapping[str, Any]]:
-    """All presets with their states, and what the gallery says of their pictures."""
+    """Return all presets with their states and captions."""
     return [
         {
             "name": preset.name,
             "title": preset.title,
-            "caption": PICTURES[preset.picture].caption,
-            "source": PICTURES[preset.picture].source,
+            "caption": preset.caption or PICTURES[preset.picture].caption,
             "state": preset.state(),
         }
         for preset in [*PRESETS, *map(_density, DENSITIES)]

@@ -1,4 +1,4 @@
-"""A local page's server: who may ask, what it hands out, and that the latest question is the one that is answered."""
+"""The server of a local page: it checks each request, sends files, and answers the latest question."""
 
 from __future__ import annotations
 
@@ -35,13 +35,15 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-# The files that are handed out, by their names in the URL: the package that has them, and their type.
+# Files by their names in the URL: the package that has them, the file and its type.
 ASSETS = {
     "": ("bayescope.explore", "explore.html", "text/html; charset=utf-8"),
     "report.css": ("bayescope.report", "report.css", "text/css; charset=utf-8"),
     "explore.css": ("bayescope.explore", "explore.css", "text/css; charset=utf-8"),
     "theme.js": ("bayescope.report", "theme.js", "text/javascript; charset=utf-8"),
     "plots.js": ("bayescope.explore", "plots.js", "text/javascript; charset=utf-8"),
+    "panels.js": ("bayescope.explore", "panels.js", "text/javascript; charset=utf-8"),
+    "asking.js": ("bayescope.explore", "asking.js", "text/javascript; charset=utf-8"),
     "explore.js": ("bayescope.explore", "explore.js", "text/javascript; charset=utf-8"),
 }
 ANSWER = "answer"
@@ -56,7 +58,7 @@ LAST = 5.0
 
 @final
 class Overtaken(BaseException):
-    """A newer question has come, or the server ends. It is no `Exception`, as Ctrl-C is none: nothing handles it."""
+    """A newer question has come, or the server ends. It is not an `Exception`, so that no handler stops it."""
 
 
 @final
@@ -78,15 +80,15 @@ class Turns:
         """
         with self._count:
             self._latest = mine = self._latest + 1
-        told, telling = 0.0, threading.Lock()
+        reported, reporting = 0.0, threading.Lock()
 
         def go_on(done: int, steps: int | None, name: str) -> None:
-            nonlocal told
+            nonlocal reported
             if self._latest != mine:
                 raise Overtaken
-            with telling:  # chains that run side by side call this each from a thread of its own
-                if time.monotonic() - told > PACE:
-                    told = time.monotonic()
+            with reporting:  # chains that run side by side call this each from a thread of its own
+                if time.monotonic() - reported > PACE:
+                    reported = time.monotonic()
                     try:
                         send({"part": "progress", "done": done, "steps": steps, "name": name})
                     except ConnectionError as gone:
@@ -163,7 +165,7 @@ class Server(ThreadingHTTPServer):
         super().server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Says nothing of a browser that has gone; other errors are written as ever."""
+        """Ignores a browser that closed its connection; other errors are written to stderr."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
@@ -211,10 +213,16 @@ class _Handler(BaseHTTPRequestHandler):
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         port = self.server.server_port
         if host not in (f"{ADDRESS}:{port}", f"localhost:{port}"):
-            self._refuse(HTTPStatus.FORBIDDEN, "This server answers under its own address alone.")
+            self._refuse(
+                HTTPStatus.FORBIDDEN,
+                "Expected this server's own address in the Host header.",
+            )
             return None
         if origin not in (None, f"http://{host}") or self.headers.get("Sec-Fetch-Site", "none") not in SAME:
-            self._refuse(HTTPStatus.FORBIDDEN, "This server answers its own page alone.")
+            self._refuse(
+                HTTPStatus.FORBIDDEN,
+                "Expected a request from this server's own page.",
+            )
             return None
         # Without the slash behind the token the page's own files would be asked for beside it.
         token, slash, name = self.path.split("?", 1)[0].removeprefix("/").partition("/")

@@ -1,4 +1,4 @@
-"""The answers to questions about points, part by part: what is quick comes first."""
+"""Answers to questions about points, part by part. The parts that are quick to compute come first."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ LEVEL = 0.95
 
 
 def answers(task: Task, *, moving: bool = False, reference: bool = False) -> Iterator[Part]:
-    """The parts of an answer, in the order in which they are known.
+    """Yield the parts of an answer, the quick ones first.
 
     Args:
-        task: what is asked.
-        moving: whether a point or a slider is on its way, and only what is quick is asked.
-        reference: whether the marginal posteriors by NUTS are asked for beside those of a linear model.
+        task: points, model and posterior.
+        moving: whether a point or a slider is being moved; then the evidence and NUTS are left out.
+        reference: whether a linear model is compared with NUTS.
     """
     fit = fitted(task)
     yield _surface(task, fit) if task.kind == "classes" else _curve(task, fit)
@@ -47,7 +47,7 @@ def answers(task: Task, *, moving: bool = False, reference: bool = False) -> Ite
     if moving:
         return
     yield from _evidence(task)
-    if task.is_linear and reference and why_not(task.model, "nuts") is None:
+    if task.is_linear and reference and task.posterior != "nuts" and why_not(task.model, "nuts") is None:
         yield _reference(task, fit)
 
 
@@ -68,7 +68,14 @@ def _surface(task: Task, fit: Fitted) -> Part:
     p = predictive.probs[:, 1].reshape(UP, ACROSS)
     sd = np.sqrt(predictive.epistemic[:, 1]).reshape(UP, ACROSS)
     levels = {str(level): _lines(x, y, p, level) for level in marks.LEVELS}
-    return {"part": "surface", "across": ACROSS, "p": _short(p), "sd": _short(sd), "lines": levels, **_told(fit)}
+    return {
+        "part": "surface",
+        "across": ACROSS,
+        "p": _short(p),
+        "sd": _short(sd),
+        "lines": levels,
+        "warnings": fit.warnings,
+    }
 
 
 def _curve(task: Task, fit: Fitted) -> Part:
@@ -76,20 +83,22 @@ def _curve(task: Task, fit: Fitted) -> Part:
     predictive = fit.estimator.predict_distribution(x)
     ends = {"mean": predictive.interval(LEVEL, of="mean"), "outcome": predictive.interval(LEVEL)}
     bands = {name: [_short(end[:, 0]) for end in pair] for name, pair in ends.items()}
-    return {"part": "curve", "x": _short(x), "mean": _short(predictive.mean[:, 0]), "bands": bands, **_told(fit)}
-
-
-def _told(fit: Fitted) -> Part:
-    return {"warnings": list(fit.warnings)}
+    return {
+        "part": "curve",
+        "x": _short(x),
+        "mean": _short(predictive.mean[:, 0]),
+        "bands": bands,
+        "warnings": fit.warnings,
+    }
 
 
 def _functions(task: Task, fit: Fitted) -> Part:
-    """Functions drawn from the posterior: on the line their values, on the plane where they change sign."""
+    """Functions drawn from the posterior: in one dimension their values, in two the contours where they are 0."""
     posterior = fit.estimator.posterior_
     if isinstance(posterior, PointPosterior):
-        return {"part": "functions", "why": "MAP is one function."}
+        return {"part": "functions", "why": "no draws: MAP is a single function"}
     if task.model == "additive":
-        return {"part": "functions", "why": "The bands of the effects show what this model does not know."}
+        return {"part": "functions", "why": "no draws: the effects below have bands"}
     if task.kind == "numbers":
         f = posterior.sample_functions(line(task.view), FUNCTIONS, generator=0)[..., 0]
         return {"part": "functions", "f": [_short(each) for each in f]}
@@ -99,16 +108,16 @@ def _functions(task: Task, fit: Fitted) -> Part:
 
 
 def _effects(task: Task, fit: Fitted) -> Part:
-    found = []
+    effects = []
     for feature in range(task.rows[0].shape[1]):
         effect = fit.estimator.effects(feature, grid=np.linspace(*task.view[feature], ALONG), level=LEVEL)
-        ends = {name: _short(np.asarray(getattr(effect, name)).ravel()) for name in ("grid", "mean", "low", "high")}
-        found.append({"name": f"x{feature + 1}", **ends})
-    return {"part": "effects", "effects": found}
+        curves = {name: _short(np.asarray(getattr(effect, name)).ravel()) for name in ("grid", "mean", "low", "high")}
+        effects.append({"name": f"x{feature + 1}", **curves})
+    return {"part": "effects", "effects": effects}
 
 
 def _weights(task: Task, fit: Fitted) -> Part:
-    """The marginal posteriors of the weights of largest size under Laplace's approximation."""
+    """The marginal posteriors of the weights whose mean under Laplace is largest in size."""
     laplace = fitted(replace(task, posterior="laplace")).estimator
     chosen = _largest(laplace)
     names = list(fit.estimator.weight_names_)
@@ -122,7 +131,7 @@ def _weights(task: Task, fit: Fitted) -> Part:
 
 
 def _largest(estimator: Any) -> np.ndarray:
-    """Which weights are shown, in their order."""
+    """The positions of the weights of largest mean, in increasing order."""
     mean = np.abs(np.asarray(estimator.posterior_.mean))
     return np.sort(np.argsort(-mean, kind="stable")[:MOST_WEIGHTS])
 
@@ -141,7 +150,7 @@ def _marginal(posterior: Any, weight: int) -> Part:
 
 
 def _evidence(task: Task) -> Iterator[Part]:
-    """Laplace's log evidence against the prior precision, as far as it is known; the last part has all of it."""
+    """Laplace's log evidence against the prior precision. For models that are slow to fit, a part after each fit."""
     known: list[list[float]] = []
     precisions = MANY if task.is_linear else FEW
     for done, precision in enumerate(precisions):
@@ -158,25 +167,28 @@ def _evidence(task: Task) -> Iterator[Part]:
 
 
 def _reference(task: Task, fit: Fitted) -> Part:
-    """The marginal posteriors by NUTS, and how far this posterior's predictions are from NUTS's."""
-    nuts = fitted(replace(task, posterior="nuts")).estimator
+    """The marginal posteriors by NUTS, and the distance of this posterior's predictions from those of NUTS."""
+    try:
+        nuts = fitted(replace(task, posterior="nuts")).estimator
+    except BayescopeError as error:
+        return {"part": "reference", "why": str(error)}
     laplace = fitted(replace(task, posterior="laplace")).estimator
-    marginals = [_marginal(nuts.posterior_, weight) for weight in _largest(laplace)]
-    told: Part = {"part": "reference", "weights": marginals}
+    part: Part = {"part": "reference", "weights": [_marginal(nuts.posterior_, each) for each in _largest(laplace)]}
     if task.kind == "classes":
         points = grid(task.view)[2]
         p, r = (each.predict_distribution(points).probs[:, 1] for each in (fit.estimator, nuts))
-        told["distance"] = distance(p, r)
-    return told
+        part["distance"] = distance(p, r)
+    return part
 
 
-def _lines(x: np.ndarray, y: np.ndarray, z: np.ndarray, level: float) -> list[list[float]]:
-    """The contour of a surface, each line a flat list of its points, coordinate by coordinate."""
-    return [_short(each.ravel()) for each in contour_generator(x, y, z).lines(level)]  # type: ignore[union-attr]
+def _lines(x: np.ndarray, y: np.ndarray, z: np.ndarray, level: float) -> list[list[list[float]]]:
+    """The contour of a surface: for each line the two coordinates of its points."""
+    lines = contour_generator(x, y, z).lines(level)
+    return [[_short(coordinate) for coordinate in each.T] for each in lines]  # type: ignore[union-attr]
 
 
 def _short(values: np.ndarray) -> list[float]:
-    """Numbers with the digits that a picture shows: five of the largest."""
+    """Numbers rounded for a picture, to five digits of the largest."""
     flat = np.asarray(values, dtype=np.float64).ravel()
     largest = float(np.abs(flat).max(initial=0.0))
     return flat.round(4 - math.floor(math.log10(largest)) if largest > 0 else 0).tolist()

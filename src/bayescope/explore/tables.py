@@ -1,4 +1,4 @@
-"""The questions about points on the page: which estimator answers them, and the Python that does the same."""
+"""Questions about points on the page: the estimator that answers each, and the Python code that fits it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 from bayescope import checks
 from bayescope.errors import InputError, UnsupportedError, recorded_warnings
+from bayescope.explore.controls import CONTROLS
 from bayescope.explore.written import Written, call, script
 from bayescope.gallery.linear_models import FLAT
 
@@ -26,6 +27,8 @@ Span = tuple[tuple[float, float], tuple[float, float]]
 
 LINEAR = ("linear", "polynomial", "rbf")
 MOST_POINTS = 2_000
+# Coordinates stay below this size, and views above its inverse, so that squares and differences are floats.
+MOST_SIZE = 1e6
 # The options of posteriors that would take minutes by default.
 NETWORK_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "laplace": {"posterior_options": {"structure": "full"}},
@@ -40,12 +43,12 @@ OFFERED: Mapping[str, tuple[str, ...]] = {
 }
 ONE_MODE = "The posterior of a linear model has one mode: all members of an ensemble would be the same point."
 NO_UNITS = "MC dropout drops hidden units, and this model has none."
-NO_LAYERS = "There is one layer: its Laplace approximation is Laplace's."
+NO_LAYERS = "This model has one layer: Laplace already approximates all of it."
 LAPLACE_ONLY = "bayescope fits additive models by Laplace's approximation."
 WHY_NOT: Mapping[str, Mapping[str, str]] = {
     **{name: {"ensemble": ONE_MODE, "mc_dropout": NO_UNITS, "last_layer": NO_LAYERS} for name in LINEAR},
     "network": {
-        "mean_field": "For networks variational inference takes independent weights: it is VI above.",
+        "mean_field": "For networks, VI already takes independent weights. Choose VI.",
         "ep": "Expectation propagation is for models that are linear in their weights.",
     },
     "additive": dict.fromkeys(
@@ -56,7 +59,7 @@ NO_NUTPIE = "NUTS needs nutpie: pip install 'bayescope[nuts]'."
 
 
 def why_not(model: str, posterior: str) -> str | None:
-    """The reason for which a posterior is not offered for a model, ``None`` where it is."""
+    """Return why a posterior is not offered for a model, ``None`` if it is offered."""
     if posterior == "nuts" and importlib.util.find_spec("nutpie") is None:
         return NO_NUTPIE
     return None if posterior in OFFERED[model] else WHY_NOT[model][posterior]
@@ -78,7 +81,8 @@ class Task:
         noise_sd: of numbers.
         degree: of the polynomial.
         bumps: whether the radial basis functions lie on a lattice over the view or on some of the points.
-        count: how many: along each coordinate of the lattice, or of the points.
+        side: centres of the lattice along each axis.
+        count: centres that are points.
         width: of a radial basis function.
         hidden: units of the network, or of each net of the additive model.
     """
@@ -88,35 +92,32 @@ class Task:
     view: Span
     model: ModelName = "linear"
     posterior: PosteriorName = "laplace"
-    prior_precision: float = 1.0
-    temperature: float = 1.0
-    noise_sd: float = 0.3
-    degree: int = 3
     bumps: Literal["lattice", "points"] = "lattice"
-    count: int = 8
-    width: float = 0.7
-    hidden: int = 10
+    prior_precision: float = CONTROLS["prior_precision"].value
+    temperature: float = CONTROLS["temperature"].value
+    noise_sd: float = CONTROLS["noise_sd"].value
+    degree: int = int(CONTROLS["degree"].value)
+    side: int = int(CONTROLS["side"].value)
+    count: int = int(CONTROLS["count"].value)
+    width: float = CONTROLS["width"].value
+    hidden: int = int(CONTROLS["hidden"].value)
 
     @classmethod
-    def read(cls, said: Mapping[str, Any]) -> Self:
-        """The task that a request names.
+    def read(cls, question: Mapping[str, Any]) -> Self:
+        """Return the task that a question of the page describes.
 
         Raises:
             InputError: if a value cannot be used.
             UnsupportedError: if the posterior is not offered for the model.
         """
-        names = {field.name for field in fields(cls)}
-        known = {name: value for name, value in said.items() if name in names}
-        kind = checks.choice("kind", known.get("kind"), get_args(Kind))
-        task = cls(**{**known, "points": _points(known.get("points"), kind), "view": span(known.get("view"))})
+        kind = checks.choice("kind", question.get("kind"), get_args(Kind))
+        given = {field.name: question[field.name] for field in fields(cls) if field.name in question}
+        given |= {name: CONTROLS[name].read(name, value) for name, value in given.items() if name in CONTROLS}
+        given |= {"points": _points(question.get("points"), kind), "view": span(question.get("view"))}
+        task = cls(**given)
         checks.choice("model", task.model, get_args(ModelName))
         checks.choice("posterior", task.posterior, get_args(PosteriorName))
         checks.choice("bumps", task.bumps, ("lattice", "points"))
-        for name, most in (("degree", 8), ("count", 200 if task.bumps == "points" else 14), ("hidden", 50)):
-            if checks.count(name, getattr(task, name)) > most:
-                raise InputError(f"{name}: expected at most {most}, got {getattr(task, name)}. Take fewer.")
-        for name in ("prior_precision", "temperature", "noise_sd", "width"):
-            checks.positive_number(name, getattr(task, name))
         reason = why_not(task.model, task.posterior)
         if reason is not None:
             raise UnsupportedError(
@@ -171,9 +172,9 @@ class Task:
         return call("sklearn.preprocessing", "FunctionTransformer", func=kernel, kw_args=keywords)
 
     def _lattice(self) -> Written:
-        """Centres that are evenly spaced over the view, shape (count², 2) or (count, 1)."""
-        lines = [f"np.linspace({low}, {high}, {self.count})" for low, high in self.view]
-        values = [np.linspace(low, high, self.count) for low, high in self.view]
+        """Centres that are evenly spaced over the view, shape (side², 2) or (side, 1)."""
+        lines = [f"np.linspace({low}, {high}, {self.side})" for low, high in self.view]
+        values = [np.linspace(low, high, self.side) for low, high in self.view]
         if self.kind == "numbers":
             return Written(values[0][:, None], f"{lines[0]}[:, None]")
         grid = np.stack(np.meshgrid(*values), -1).reshape(-1, 2)
@@ -202,11 +203,12 @@ class Task:
         remark = "" if self.weights is None else f"  # temperature {self.temperature}: each row counts 1/T times"
         data = f"X = np.array({X.tolist()})\ny = np.array({y.tolist()})"
         fit = f"model = {estimator.text}\nmodel.fit(X, y{weights}){remark}"
-        answer = "p.probs[:, 1]" if self.kind == "classes" else "p.mean[:, 0]"
-        told = (
-            f"p = model.predict_distribution(X)\nmean, sd = {answer}, p.epistemic[:, -1] ** 0.5\nprint(mean.round(3))"
-        )
-        return script(estimator.imports | {"import numpy as np"}, data, fit, told)
+        mean = "p.probs[:, 1]" if self.kind == "classes" else "p.mean[:, 0]"
+        shown = f"p = model.predict_distribution(X)\nmean, sd = {mean}, p.epistemic[:, -1] ** 0.5\n"
+        shown += "print(np.column_stack([mean, sd]).round(3))"
+        if self.posterior == "laplace":
+            shown += '\nprint("log evidence:", model.log_evidence_)'
+        return script(estimator.imports | {"import numpy as np"}, data, fit, shown)
 
 
 class Fitted(NamedTuple):
@@ -218,30 +220,36 @@ class Fitted(NamedTuple):
 
 @lru_cache(maxsize=64)
 def fitted(task: Task) -> Fitted:
-    """Fit the estimator of a task; the last ones are remembered."""
+    """Return the fitted estimator of a task; the latest ones are cached."""
     estimator, (X, y) = task.estimator().value, task.rows
-    with recorded_warnings(passed_on=False) as told, warnings.catch_warnings():
+    with recorded_warnings(passed_on=False) as messages, warnings.catch_warnings():
         estimator.fit(X, y, sample_weight=task.weights)
-    return Fitted(estimator, tuple(told))
+    return Fitted(estimator, tuple(messages))
 
 
-def span(said: object) -> Span:
-    """((low, high), (low, high)) of a request."""
-    table = np.asarray(checks.float64("view", said))
-    if table.shape != (2, 2) or not (table[:, 0] < table[:, 1]).all():
-        raise InputError(f"view: expected ((low, high), (low, high)), got {said!r}. Give increasing numbers.")
+def span(view: object) -> Span:
+    """Return ((low, high), (low, high)) of a question, as tuples."""
+    table = np.asarray(checks.float64("view", view))
+    if table.shape != (2, 2) or (np.diff(table) < 1 / MOST_SIZE).any() or (abs(table) > MOST_SIZE).any():
+        raise InputError(
+            f"view: expected ((low, high), (low, high)) within ±{MOST_SIZE:g}, got {view!r}. Give increasing numbers."
+        )
     return cast(Span, tuple(map(tuple, table.tolist())))
 
 
-def _points(said: object, kind: Kind) -> tuple[tuple[float, ...], ...]:
+def _points(points: object, kind: Kind) -> tuple[tuple[float, ...], ...]:
     size = 3 if kind == "classes" else 2
-    if not isinstance(said, list) or len(said) > MOST_POINTS:
-        raise InputError(f"points: expected a list of at most {MOST_POINTS}, got another thing. Send fewer points.")
-    table = np.asarray(checks.float64("points", said)) if said else np.empty((0, size))
+    if not isinstance(points, list):
+        raise InputError(f"points: expected a list, got {type(points).__name__}. Send a list of points.")
+    if len(points) > MOST_POINTS:
+        raise InputError(f"points: expected at most {MOST_POINTS}, got {len(points)}. Delete some.")
+    table = np.asarray(checks.float64("points", points)) if points else np.empty((0, size))
     if table.ndim != 2 or table.shape[1] != size:
         raise InputError(f"points: expected {size} numbers each, got shape {table.shape}. Send whole points.")
+    if (abs(table) > MOST_SIZE).any():
+        raise InputError(f"points: expected numbers within ±{MOST_SIZE:g}, got {abs(table).max():g}. Rescale them.")
     if kind == "classes" and set(table[:, 2]) != {0.0, 1.0}:
-        raise InputError("points: expected points of both classes, got one class at most. Add a point of the other.")
+        raise InputError("points: expected points of both classes. Add a point of the class that is missing.")
     if kind == "numbers" and len(table) < 2:
         raise InputError(f"points: expected at least two, got {len(table)}. Add a point.")
     return tuple(map(tuple, table.tolist()))

@@ -1,4 +1,4 @@
-"""Values of the library together with the Python that makes them: what the page computes with is what its code says."""
+"""Values together with the Python code that makes them, so that the page shows the code of what it computed."""
 
 from __future__ import annotations
 

@@ -1,14 +1,12 @@
-// What the controls are set to, the question that this makes, and the parts of the answer as they come.
+// The state of the controls and of the points, and what changes it: pointer, keyboard, sliders and menus.
 "use strict";
 (() => {
-  const { make, frame, line, contour, band, bars, map, pointed, name } = Plots;
+  const { pointed, name } = Plots;
+  const { narrow } = Panels;
   const get = (id) => document.getElementById(id);
   const root = document.documentElement;
-  const CLASSES = ["blue", "red"];
-  // Milliseconds that a question waits for the first part of the answer to the one before: dragging shows every step.
-  const WAIT = 300;
+  // One press of an arrow, as a share of the view.
   const STEP = 1 / 80;
-  const narrow = matchMedia("(max-width: 40rem)");
 
   const POSTERIORS = {
     map: ["MAP", "One point: the weights of greatest posterior density. It has no epistemic part."],
@@ -36,10 +34,6 @@
   const TITLES = { classes: "p(red) under the posterior", numbers: "y under the posterior", density: "The density and its approximations" };
 
   // --- state ---------------------------------------------------------------------------------------------------------
-  const common = {
-    model: "linear", posterior: "laplace", prior_precision: 1, temperature: 1, noise_sd: 0.3, degree: 3,
-    bumps: "lattice", count: 8, width: 0.7, hidden: 10,
-  };
   let state = null;
   let facts = null;
   const left = {};
@@ -47,175 +41,87 @@
   let chosen = null;
   let past = [];
   let plot = null;
-  let running = null, waiting = null;
-  // Whether a point or a slider is on its way: then only what is quick is asked, and the rest when it has come to rest.
+  // Whether a point or a slider is being moved: then only what is quick is asked for, and the rest at the end.
   let moving = false;
   const count = (what) => { document.body.dataset[what] = Number(document.body.dataset[what] || 0) + 1; };
 
-  // --- asking --------------------------------------------------------------------------------------------------------
-  async function post(question, take, signal) {
-    const reply = await fetch("answer", {
-      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(question), signal,
-    });
-    if (!reply.ok) throw new Error((await reply.text()).trim());
-    const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
-    for (let rest = ""; ;) {
-      const { value, done } = await reader.read();
-      if (done) return;
-      const lines = (rest + value).split("\n");
-      rest = lines.pop();
-      lines.forEach((text) => take(JSON.parse(text)));
-    }
-  }
-
-  function question() {
-    return { ...state, moving, reference: get("reference").checked };
-  }
-
-  // Asks about the present state; a newer question ends an older one, once that has shown its first part or is slow.
-  function ask() {
-    if (waiting !== null) return;
-    const free = !running || running.first ? 0 : Math.max(0, running.begun + WAIT - performance.now());
-    waiting = setTimeout(() => { waiting = null; send(); }, free);
-  }
-
-  async function send() {
-    if (running) running.control.abort();
-    const mine = running = { control: new AbortController(), begun: performance.now(), first: false, moving };
-    const slow = setTimeout(() => {
-      if (mine !== running || mine.first) return;
+  // --- the answer ----------------------------------------------------------------------------------------------------
+  const question = () => ({ ...state, moving, reference: get("reference").checked });
+  const asking = Asking.queue(question, {
+    slow() {
       document.body.classList.add("stale");
       say("computing");
-    }, WAIT);
-    try {
-      await post({ ask: "answer", ...question() }, (part) => { if (mine === running) take(part, mine); }, mine.control.signal);
-    } catch (error) {
-      if (mine === running && error.name !== "AbortError") say(`The server does not answer: ${error.message}`, true);
-    } finally {
-      clearTimeout(slow);
-    }
-  }
-
-  function take(part, mine) {
-    if (part.part === "progress") {
-      if (performance.now() - mine.begun < WAIT) return;
+    },
+    progress({ done, steps, name: what }) {
       get("bar").hidden = false;
-      if (part.steps) { get("bar").max = part.steps; get("bar").value = part.done; } else get("bar").removeAttribute("value");
-      say(part.name + (part.steps ? ` · ${part.done} of ${part.steps}` : ""));
-      return;
-    }
-    if (part.part === "end") {
-      get("bar").hidden = true;
-      if (!mine.refused) say(`${state.kind === "density" ? "" : `${state.points.length} points · `}first answer after ${Math.round(mine.took)} ms`);
-      if (!mine.moving) count("answered");
-      return;
-    }
-    if (part.part === "overtaken") return;
-    if (!mine.first) {
-      mine.first = true;
-      mine.took = performance.now() - mine.begun;
+      if (steps) { get("bar").max = steps; get("bar").value = done; } else get("bar").removeAttribute("value");
+      say(what + (steps ? ` · ${done} of ${steps}` : ""));
+    },
+    // The comparison with NUTS is of the points that were. Other parts stay until the new ones come.
+    first() {
       document.body.classList.remove("stale");
-      answer = moving ? { evidence: answer.evidence } : {};
       get("bar").hidden = true;
-      if (waiting !== null) { clearTimeout(waiting); waiting = null; ask(); }
-    }
-    if (part.part === "refused") {
-      mine.refused = true;
-      say(part.message, true);
-    } else {
-      answer[part.part] = part;
-    }
-    draw(part.part);
-  }
+      answer = { ...answer, reference: undefined };
+    },
+    part(part) {
+      answer = part.part === "refused" ? part : { ...answer, message: undefined, [part.part]: part };
+      if (part.part === "refused") { say(part.message, true); drawAll(); } else draw(part.part);
+    },
+    end({ took, asked }) {
+      get("bar").hidden = true;
+      if (!answer.message) say(`${state.kind === "density" ? "" : `${state.points.length} points · `}first answer after ${Math.round(took)} ms`);
+      if (!asked.moving) count("answered");
+    },
+    failed(error) { say(`The server does not answer: ${error.message}`, true); },
+  });
 
   function say(text, refused = false) {
     get("status").textContent = text;
     get("status").parentElement.classList.toggle("refused", refused);
   }
 
-  // --- the picture of the points -------------------------------------------------------------------------------------
+  const DRAWN = {
+    scene: ["surface", "curve", "functions", "density"], epistemic: ["surface"], densities: ["density"], evidence: ["evidence"],
+    weights: ["surface", "curve", "weights", "effects", "reference"], notes: ["surface", "curve", "density", "reference"],
+  };
+  const panels = {
+    scene() {
+      const place = Panels.focused(); // the new picture takes the focus away
+      plot = Panels.scene(state, answer);
+      Panels.marks(plot, state, chosen, place);
+    },
+    epistemic() { Panels.epistemic(state, answer); },
+    densities() { Panels.logarithms(state, answer); Panels.numbers(state, answer); },
+    evidence() { Panels.evidence(state, answer, (precision) => { state.prior_precision = precision; drawControls(); changed("quiet"); panels.evidence(); }); },
+    weights() { Panels.weights(state, answer, POSTERIORS[state.posterior]?.[0], compared()); },
+    notes() { Panels.distance(answer); Panels.warnings(answer); },
+  };
+
   function draw(part) {
-    if (["surface", "curve", "functions", "refused", "density"].includes(part)) drawScene();
-    if (["surface", "refused"].includes(part)) drawEpistemic();
-    if (part === "density") { drawLog(); drawNumbers(); }
-    if (["evidence", "refused"].includes(part)) drawEvidence();
-    if (["weights", "reference", "effects", "refused", "surface", "curve"].includes(part)) drawWeights();
-    if (["surface", "curve", "reference"].includes(part)) drawDistance();
-    if (["surface", "curve", "density"].includes(part)) { drawWarnings(); count("drawn"); }
+    for (const [panel, parts] of Object.entries(DRAWN)) if (parts.includes(part)) panels[panel]();
+    if (["surface", "curve", "density"].includes(part)) count("drawn");
   }
 
   function drawAll() {
-    drawScene(); drawEpistemic(); drawEvidence(); drawWeights(); drawDistance(); drawLog(); drawNumbers(); drawWarnings();
+    Object.values(panels).forEach((each) => each());
   }
 
-  const surfaceTones = [["class0", 0.62], ["card", 1], ["class1", 0.62]];
+  const drawMarks = () => Panels.marks(plot, state, chosen);
+  const compared = () => state.kind !== "density" && get("reference").checked && !facts.why_not[state.model].nuts;
 
-  function drawScene() {
-    get("scene").setAttribute("viewBox", narrow.matches ? "0 0 400 380" : "0 0 640 470");
-    const density = state.kind === "density" && answer.density;
-    const view = density ? [state.view[0], [0, tallest(density)]] : state.view;
-    const focused = document.activeElement?.dataset?.place;
-    plot = frame(get("scene"), view[0], view[1], { yTicks: state.kind !== "density" });
-    if (answer.surface && state.kind === "classes") {
-      map(plot, answer.surface.p, answer.surface.across, surfaceTones);
-      for (const lines of answer.functions?.lines || []) contour(plot, lines, "faint");
-      for (const level of ["0.1", "0.9"]) contour(plot, answer.surface.lines[level], "dashed");
-      contour(plot, answer.surface.lines["0.5"], "half");
-    }
-    if (answer.curve && state.kind === "numbers") {
-      const { x, mean, bands } = answer.curve;
-      band(plot, x, ...bands.outcome, "outcome");
-      band(plot, x, ...bands.mean, "mean");
-      for (const f of answer.functions?.f || []) line(plot, x, f, "draw");
-      line(plot, x, mean, "mean");
-    }
-    if (density) drawDensity(density);
-    if (state.kind === "density") drawStart(); else drawPoints();
-    if (focused !== undefined) plot.over.querySelector(`[data-place="${focused}"]`)?.focus({ preventScroll: true });
-    key("scene-key", {
-      classes: [["ink line", "p = ½ (dashed: 0.1 and 0.9)"], ["muted line", answer.functions?.why || "borders drawn from the posterior"]],
-      numbers: [["accent line", "mean of f, 95 % of f (dark), of y (light)"], ["muted line", answer.functions?.why || "functions drawn from the posterior"]],
-      density: (density?.fits || []).map((fit) => [`${TONES[fit.name]} line`, fit.title]),
-    }[state.kind]);
+  // Another model or another kind of picture: nothing of the old answer is shown any more.
+  function forget() {
+    asking.drop();
+    answer = {};
+    drawControls();
+    drawAll();
   }
 
-  // The height of a picture of p in which its approximations are whole, unless they are much higher than p.
-  function tallest({ p, fits }) {
-    const top = Math.max(...p);
-    return 1.06 * Math.min(1.9 * top, Math.max(top, ...fits.flatMap((fit) => fit.q)));
-  }
-
-  const TONES = { laplace: "class0", transformed: "class0 dashed", seeking: "class1", covering: "class2" };
-
-  function key(id, entries) {
-    get(id).replaceChildren(...entries.map(([look, text]) => {
-      const item = document.createElement("li"), mark = document.createElement("i");
-      mark.className = look;
-      item.append(mark, text);
-      return item;
-    }));
-  }
-
-  function drawPoints() {
-    state.points.forEach((point, place) => {
-      const label = state.kind === "classes" ? point[2] : null;
-      const kind = label === null ? "number" : `class${label}`;
-      const [px, py] = [plot.x(point[0]), plot.y(point[1])];
-      const what = label === null ? "point" : `${CLASSES[label]} point`;
-      const group = make("g", {
-        class: `point ${kind}${place === chosen ? " chosen" : ""}`, tabindex: 0, role: "button", "data-place": place,
-        "aria-label": `${what} ${place + 1} of ${state.points.length} at ${name(point[0])}, ${name(point[1])}`,
-      }, plot.over);
-      make("circle", { class: "reach", cx: px, cy: py, r: 13 }, group);
-      if (label === 1) make("rect", { class: "dot", x: px - 4.6, y: py - 4.6, width: 9.2, height: 9.2, rx: 1.5 }, group);
-      else make("circle", { class: "dot", cx: px, cy: py, r: 5.2 }, group);
-    });
-  }
-
+  // --- points and the start -------------------------------------------------------------------------------------------
   function rest() {
     if (!moving) return;
     moving = false;
-    ask();
+    asking.ask();
   }
 
   function remember() {
@@ -226,9 +132,9 @@
   const tidy = (value) => Number(value.toFixed(3));
 
   function changed(mark = "") {
-    if (mark !== "quiet") get("preset").value = "";
-    drawScene();
-    ask();
+    if (mark !== "quiet" && state.kind !== "density") get("preset").value = "";
+    drawMarks();
+    asking.ask();
   }
 
   function addPoint(at) {
@@ -239,7 +145,7 @@
     focusOn(state.points.length - 1);
   }
 
-  // Drawing anew keeps the focus where it was; this moves it, and with it the choice.
+  // Drawing keeps the focus where it was; this moves the focus and the choice.
   function focusOn(place) {
     chosen = place;
     plot.over.querySelector(`[data-place="${place}"]`)?.focus({ preventScroll: true });
@@ -293,7 +199,7 @@
     const drop = (event) => {
       if (drag && drag.id === event.pointerId) {
         rest();
-        if (!drag.start) { drawScene(); focusOn(drag.place); }
+        if (!drag.start) { drawMarks(); focusOn(drag.place); }
         setTimeout(() => { drag = null; });
       }
     };
@@ -346,201 +252,41 @@
     addPoint(state.view.map(([low, high]) => (low + high) / 2));
   }
 
-  // --- densities -----------------------------------------------------------------------------------------------------
-  function drawDensity(part) {
-    band(plot, part.x, part.x.map(() => 0), part.p, "");
-    line(plot, part.x, part.p, "exact");
-    for (const fit of part.fits) line(plot, part.x, fit.q, fit.name);
-  }
-
-  function drawStart() {
-    const px = plot.x(state.start), { y, height } = plot.box;
-    const group = make("g", {
-      class: "start", tabindex: 0, role: "slider", "aria-label": "where Laplace and VI start", "data-place": "start",
-      "aria-valuenow": state.start, "aria-valuemin": state.view[0][0], "aria-valuemax": state.view[0][1],
-    }, plot.over);
-    make("rect", { x: px - 12, y, width: 24, height, fill: "transparent" }, group);
-    make("line", { x1: px, x2: px, y1: y + height - 22, y2: y + height }, group);
-    make("path", { d: `M${px - 6} ${y + height - 22}h12l-6 8z` }, group);
-    make("text", { x: px + 9, y: y + height - 13 }, group, "start");
-  }
-
   function moveStart(value) {
-    const spec = facts.densities[state.density], [low, high] = spec.inside;
+    const { low, high } = facts.densities[state.density].where;
     state.start = tidy(Math.min(high, Math.max(low, value)));
     changed();
   }
 
-  function drawLog() {
-    const part = answer.density;
-    if (state.kind !== "density" || !part) return;
-    const top = Math.max(...part.log_p.filter((each) => each !== null));
-    const panel = frame(get("log"), state.view[0], [top - 7, top + 1]);
-    line(panel, part.x, part.log_p, "exact");
-    for (const fit of part.fits) line(panel, part.x, fit.log_q, fit.name);
-  }
-
-  function drawNumbers() {
-    const part = answer.density;
-    if (state.kind !== "density" || !part) return;
-    const head = ["", "mean", "sd", "KL(q‖p)", "KL(p‖q)", "log Z"];
-    const rows = [["p, by quadrature", part.mean, part.sd, 0, 0, part.log_z], ...part.fits.map((fit) => [fit.title, fit.mean, fit.sd, fit.kl_qp, fit.kl_pq, fit.log_z])];
-    const cells = (values, tag) => {
-      const row = document.createElement("tr");
-      values.forEach((value, k) => {
-        const cell = document.createElement(k ? tag : "th");
-        cell.className = k ? "number" : "";
-        cell.textContent = value === null ? "—" : typeof value === "number" ? value.toFixed(3).replace("-", "−") : value;
-        row.append(cell);
-      });
-      return row;
-    };
-    const thead = document.createElement("thead"), tbody = document.createElement("tbody");
-    thead.append(cells(head, "th"));
-    tbody.append(...rows.map((row) => cells(row, "td")));
-    get("numbers").replaceChildren(thead, tbody);
-    get("numbers-note").textContent = part.note;
-  }
-
-  // --- the other panels ----------------------------------------------------------------------------------------------
-  function drawEpistemic() {
-    get("epistemic-panel").hidden = state.kind !== "classes";
-    if (state.kind !== "classes") return;
-    const panel = frame(get("epistemic"), ...state.view);
-    if (!answer.surface) return;
-    const largest = Math.max(...answer.surface.sd);
-    if (largest > 0) map(panel, answer.surface.sd.map((sd) => sd / largest), answer.surface.across, [["card", 1], ["class4", 0.85]]);
-    for (const [x, y, label] of state.points) make("circle", { cx: panel.x(x), cy: panel.y(y), r: 2.4, class: `point class${label}`, fill: `var(--class${label})` }, panel.answer);
-    get("epistemic-note").textContent = largest > 0
-      ? `The epistemic part: the sd of p(red) under the posterior, up to ${largest.toFixed(2)}. More points would remove it.`
-      : "MAP is one point: it knows nothing of what it does not know.";
-  }
-
-  function drawEvidence() {
-    get("evidence-panel").hidden = state.kind === "density";
-    if (state.kind === "density") return;
-    const known = answer.evidence?.log_evidence || [];
-    const svg = get("evidence");
-    if (known.length < 2) { svg.replaceChildren(); return; }
-    const values = known.map((each) => each[1]);
-    const [top, foot] = [Math.max(...values), Math.min(...values)], room = 0.12 * (top - foot || 1);
-    const panel = frame(svg, [1e-3, 1e3], [foot - room, top + room], { xLabel: "prior precision", logarithmic: true });
-    line(panel, known.map((each) => each[0]), values, "laplace");
-    const best = known[values.indexOf(top)];
-    make("circle", { class: "mark", cx: panel.x(best[0]), cy: panel.y(best[1]), r: 5 }, panel.answer);
-    make("text", { x: panel.x(best[0]), y: panel.y(best[1]) - 9, "text-anchor": "middle" }, panel.over, name(best[0]));
-    const now = panel.x(state.prior_precision);
-    make("line", { class: "line now", x1: now, x2: now, y1: panel.box.y, y2: panel.box.y + panel.box.height }, panel.answer);
-    svg.onclick = (event) => {
-      const { inside, at } = pointed(panel, event);
-      if (inside) { state.prior_precision = Number(at[0].toPrecision(3)); drawControls(); changed("quiet"); }
-    };
-  }
-
-  function drawWeights() {
-    const panel = get("weights-panel"), holder = get("weights");
-    const part = answer.weights, effects = answer.effects?.effects;
-    panel.hidden = state.kind === "density" || !(part || effects || state.model === "network");
-    panel.classList.toggle("broad", state.kind === "classes");
-    holder.classList.toggle("few", Boolean(effects));
-    if (panel.hidden) return;
-    get("weights-title").textContent = effects ? "The effect of each coordinate" : "Marginal posteriors of the weights";
-    const small = (id) => {
-      const svg = make("svg", { id, class: "plot", viewBox: narrow.matches ? "0 0 190 140" : "0 0 300 180", role: "img" });
-      holder.append(svg);
-      return svg;
-    };
-    holder.replaceChildren();
-    if (effects) {
-      effects.forEach((effect, k) => {
-        const reach = Math.max(...effect.high.map(Math.abs), ...effect.low.map(Math.abs)) * 1.08;
-        const plot = frame(small(`effect-${k}`), [effect.grid[0], effect.grid.at(-1)], [-reach, reach], { xLabel: effect.name });
-        band(plot, effect.grid, effect.low, effect.high, "mean");
-        line(plot, effect.grid, effect.mean, "mean");
-      });
-      key("weights-key", [["accent line", "mean and 95 % of the effect on f"]]);
-      get("weights-note").textContent = "";
-      return;
-    }
-    if (!part) {
-      key("weights-key", []);
-      get("weights-note").textContent = "Not shown for a network: its hidden units can be exchanged, so a single weight has no meaning of its own.";
-      return;
-    }
-    part.weights.forEach((row, k) => drawWeight(small(`weight-${k}`), row, answer.reference?.weights[k]));
-    key("weights-key", [
-      ["class0 line", "Laplace"],
-      ...(state.posterior !== "laplace" ? [["class1 line", POSTERIORS[state.posterior][0]]] : []),
-      ...(get("reference").checked && !facts.why_not[state.model].nuts ? [["muted square", answer.reference ? "NUTS" : "NUTS is on its way"]] : []),
-    ]);
-    get("weights-note").textContent = part.of > part.weights.length ? `The ${part.weights.length} largest of ${part.of} weights.` : "";
-  }
-
-  function drawWeight(svg, row, nuts) {
-    const curves = [[row.laplace, "laplace"], ...(row.posterior ? [[row.posterior, "posterior"]] : [])];
-    const all = [...curves.map(([each]) => each), ...(nuts ? [nuts] : [])];
-    const xs = all.flatMap((each) => each.x || each.edges || [each.at]);
-    const tallest = Math.max(...all.flatMap((each) => each.y || each.heights || []));
-    const plot = frame(svg, [Math.min(...xs), Math.max(...xs)], [0, 1.1 * tallest], { yTicks: false, xLabel: row.name });
-    svg.setAttribute("aria-label", `Marginal posterior of ${row.name}`);
-    if (nuts) bars(plot, nuts.edges, nuts.heights);
-    for (const [each, kind] of curves) {
-      if (each.x) line(plot, each.x, each.y, kind);
-      else if (each.edges) line(plot, each.edges.flatMap((edge, k) => (k < each.heights.length ? [edge, each.edges[k + 1]] : [])), each.heights.flatMap((height) => [height, height]), kind);
-      else make("line", { class: `line ${kind}`, x1: plot.x(each.at), x2: plot.x(each.at), y1: plot.box.y, y2: plot.box.y + plot.box.height }, plot.answer);
-    }
-  }
-
-  function drawDistance() {
-    const distance = answer.reference?.distance;
-    get("distance").hidden = distance === undefined || state.kind !== "classes";
-    if (distance !== undefined) {
-      get("distance").textContent = `distance to NUTS ${distance.toFixed(3)}`;
-      get("distance").title = "The mean total variation of the predictives over the picture: 0 is the same, 1 is the opposite.";
-    }
-  }
-
-  function drawWarnings() {
-    const told = (answer.surface || answer.curve || answer.density)?.warnings || [];
-    get("warnings").replaceChildren(...told.map((text) => Object.assign(document.createElement("li"), { textContent: text })));
-  }
-
   // --- controls ------------------------------------------------------------------------------------------------------
-  function slider(holder, key, title, { low, high, step, logarithmic = false, digits = 3 }, owner = state) {
+  function slider(holder, key, { title, low, high, step, logarithmic }, owner = state) {
     const label = document.createElement("label"), head = document.createElement("span"), input = document.createElement("input");
     const shown = document.createElement("output");
     label.className = "slider";
-    Object.assign(input, { type: "range", id: `slider-${key}`, min: logarithmic ? Math.log10(low) : low, max: logarithmic ? Math.log10(high) : high, step: logarithmic ? 0.05 : step });
+    Object.assign(input, { type: "range", id: `slider-${key}`, min: logarithmic ? Math.log10(low) : low, max: logarithmic ? Math.log10(high) : high, step });
     input.value = logarithmic ? Math.log10(owner[key]) : owner[key];
-    const tell = () => { shown.textContent = name(owner[key]); input.setAttribute("aria-valuetext", name(owner[key])); };
+    const write = () => { shown.textContent = name(owner[key]); input.setAttribute("aria-valuetext", name(owner[key])); };
     input.addEventListener("input", () => {
-      owner[key] = logarithmic ? Number((10 ** Number(input.value)).toPrecision(digits)) : Number(input.value);
-      tell();
+      owner[key] = logarithmic ? Number((10 ** Number(input.value)).toPrecision(3)) : Number(input.value);
+      write();
       moving = true;
       changed("quiet");
-      if (key === "prior_precision") drawEvidence();
+      if (key === "prior_precision") panels.evidence();
     });
     input.addEventListener("change", rest);
     head.append(title, shown);
     label.append(head, input);
     holder.append(label);
-    tell();
+    write();
   }
 
-  function select(holder, key, title, options) {
-    const label = document.createElement("label"), text = document.createElement("span"), menu = document.createElement("select");
-    label.className = "row";
-    text.textContent = title;
-    for (const [value, shown] of options) menu.append(new Option(shown, value, false, value === state[key]));
-    menu.addEventListener("change", () => { state[key] = menu.value; drawControls(); changed("quiet"); });
-    label.append(text, menu);
-    holder.append(label);
-  }
+  const options = () => ({
+    linear: [], polynomial: ["degree"], rbf: [state.bumps === "lattice" ? "side" : "count", "width"], network: ["hidden"], additive: ["hidden"],
+  }[state.model]);
 
   function drawControls() {
     const density = state.kind === "density";
     document.querySelector(".for-points").hidden = density;
-    document.querySelector(".for-density").hidden = !density;
     for (const id of ["log-panel", "table-panel"]) get(id).hidden = !density;
     get("tools").hidden = density;
     get("labels").hidden = get("relabel").hidden = state.kind !== "classes";
@@ -550,30 +296,16 @@
     const sliders = get("sliders");
     sliders.replaceChildren();
     if (density) {
-      get("density").value = state.density;
-      for (const [key, spec] of Object.entries(facts.densities[state.density].parameters)) slider(sliders, key, spec.title, spec, state.parameters);
+      for (const [key, control] of Object.entries(facts.densities[state.density].parameters)) slider(sliders, key, control, state.parameters);
       return;
     }
     get("model").value = state.model;
-    drawModelOptions();
+    get("bumps").value = state.bumps;
+    get("bumps-row").hidden = state.model !== "rbf";
+    get("model-options").replaceChildren();
+    for (const key of options()) slider(get("model-options"), key, facts.controls[key]);
     drawPosteriors();
-    slider(sliders, "prior_precision", "Prior precision", { low: 1e-3, high: 1e3, logarithmic: true });
-    if (state.kind === "numbers") slider(sliders, "noise_sd", "Noise sd", { low: 0.02, high: 3, logarithmic: true });
-    slider(sliders, "temperature", "Temperature", { low: 0.1, high: 10, logarithmic: true });
-  }
-
-  function drawModelOptions() {
-    const holder = get("model-options");
-    holder.replaceChildren();
-    if (state.model === "polynomial") slider(holder, "degree", "Degree", { low: 1, high: 6, step: 1 });
-    if (state.model === "rbf") {
-      select(holder, "bumps", "Bumps", [["lattice", "on a lattice"], ["points", "on some points"]]);
-      const many = state.bumps === "points";
-      state.count = Math.min(state.count, many ? 100 : 14);
-      slider(holder, "count", many ? "How many" : state.kind === "classes" ? "Along each side" : "How many", { low: 2, high: many ? 100 : 14, step: 1 });
-      slider(holder, "width", "Width", { low: 0.05, high: 5, logarithmic: true });
-    }
-    if (state.model === "network" || state.model === "additive") slider(holder, "hidden", "Hidden units", { low: 2, high: 30, step: 1 });
+    for (const key of ["prior_precision", ...(state.kind === "numbers" ? ["noise_sd"] : []), "temperature"]) slider(sliders, key, facts.controls[key]);
   }
 
   function drawPosteriors() {
@@ -610,41 +342,37 @@
 
   function begin(preset) {
     const set = JSON.parse(JSON.stringify(preset.state));
-    state = set.kind === "density" ? set : { ...common, ...set };
+    const values = Object.fromEntries(Object.entries(facts.controls).map(([key, { value }]) => [key, value]));
+    state = set.kind === "density" ? set : { model: "linear", posterior: "laplace", bumps: "lattice", ...values, ...set };
     chosen = null;
     past = [];
-    answer = {};
     say("computing");
     get("preset").replaceChildren(
-      new Option("your own", "", false, false),
-      ...facts.presets.filter((each) => each.state.kind === state.kind).map((each) => new Option(each.title, each.name, false, each === preset)),
+      ...(state.kind === "density" ? [] : [new Option("your own", "", false, false)]),
+      ...facts.presets.filter((each) => each.state.kind === state.kind).map((each) => new Option(each.title, each.name, false, each.name === preset.name)),
     );
     get("caption").textContent = preset.caption;
-    drawControls();
-    drawAll();
+    forget();
     changed("quiet");
   }
 
   function show(kind) {
     if (kind === state.kind) return;
-    left[state.kind] = { state, preset: get("preset").value, caption: get("caption").textContent };
-    const back = left[kind];
-    const first = facts.presets.find((each) => each.state.kind === kind);
-    begin(back ? { ...first, state: back.state, caption: back.caption } : first);
-    if (back) get("preset").value = back.preset;
+    left[state.kind] = { state, name: get("preset").value, caption: get("caption").textContent };
+    begin(left[kind] || facts.presets.find((each) => each.state.kind === kind));
   }
 
   async function showCode() {
     let code = "";
     try {
-      await post({ ask: "code", ...question() }, (part) => { code += part.code || part.message || ""; });
+      await Asking.post({ ask: "code", ...question() }, (part) => { code += part.code || part.message || ""; });
     } catch (error) {
       code = `# The server does not answer: ${error.message}`;
     }
     get("code-text").textContent = code;
     get("copy").textContent = "Copy";
     get("code-dialog").showModal();
-    ask();
+    asking.ask();
   }
 
   async function copyCode() {
@@ -664,15 +392,8 @@
       const preset = facts.presets.find((each) => each.name === get("preset").value);
       if (preset) begin(preset);
     });
-    get("model").addEventListener("change", () => { state.model = get("model").value; answer = {}; drawControls(); drawAll(); changed("quiet"); });
-    get("density").addEventListener("change", () => {
-      const spec = facts.densities[get("density").value];
-      const parameters = Object.fromEntries(Object.entries(spec.parameters).map(([key, each]) => [key, each.value]));
-      state = { kind: "density", density: get("density").value, parameters, start: spec.start, view: spec.view };
-      answer = {};
-      drawControls();
-      changed();
-    });
+    get("model").addEventListener("change", () => { state.model = get("model").value; forget(); changed("quiet"); });
+    get("bumps").addEventListener("change", () => { state.bumps = get("bumps").value; drawControls(); changed("quiet"); });
     get("posteriors").addEventListener("change", choosePosterior);
     get("reference").addEventListener("change", () => changed("quiet"));
     get("controls").addEventListener("submit", (event) => event.preventDefault());
@@ -692,7 +413,7 @@
     get("theme").addEventListener("click", () => {
       const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
       root.dataset.theme = dark ? "light" : "dark";
-      try { localStorage.setItem("bayescope-theme", root.dataset.theme); } catch { /* it holds for this page */ }
+      try { localStorage.setItem("bayescope-theme", root.dataset.theme); } catch { /* The browser stores nothing: the theme lasts as long as the page. */ }
       drawAll();
     });
     for (const media of [matchMedia("(prefers-color-scheme: dark)"), narrow]) media.addEventListener("change", drawAll);
@@ -700,12 +421,11 @@
 
   async function start() {
     try {
-      await post({ ask: "start" }, (part) => { if (part.part === "start") facts = part; });
+      await Asking.post({ ask: "start" }, (part) => { if (part.part === "start") facts = part; });
     } catch (error) {
       say(`The server does not answer: ${error.message}`, true);
       return;
     }
-    for (const [key, spec] of Object.entries(facts.densities)) get("density").append(new Option(spec.title, key));
     listen();
     begin(facts.presets[0]);
   }

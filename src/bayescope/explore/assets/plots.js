@@ -1,4 +1,4 @@
-// Frames, lines and maps as SVG. It draws numbers that the server computed, and computes none of its own.
+// Frames, lines and maps as SVG, drawn from numbers that the server computed.
 "use strict";
 const Plots = (() => {
   const SPACE = "http://www.w3.org/2000/svg";
@@ -11,7 +11,7 @@ const Plots = (() => {
     return element;
   }
 
-  // Round numbers between two ends, about so many.
+  // Round numbers between two ends, at most `about`.
   function ticks([low, high], about) {
     const rough = (high - low) / about;
     const power = 10 ** Math.floor(Math.log10(rough));
@@ -23,7 +23,7 @@ const Plots = (() => {
 
   const name = (value) => String(Number(value.toPrecision(3))).replace("-", "−");
 
-  // An empty frame with its axes: what turns data into places, and back.
+  // An empty frame with its axes, and the functions from data to places and back.
   function frame(svg, xs, ys, { xLabel = "", yLabel = "", logarithmic = false, yTicks = true, ground = true } = {}) {
     svg.replaceChildren();
     const [, , width, height] = svg.getAttribute("viewBox").split(" ").map(Number);
@@ -43,7 +43,7 @@ const Plots = (() => {
     if (ground) make("rect", { ...box, class: "ground" }, svg);
     const axes = make("g", {}, svg);
     const bottom = margin.top + inner.height;
-    const few = Math.max(3, Math.round(inner.width / 90));
+    const few = Math.max(3, Math.round(inner.width / 75));
     const at = logarithmic ? ticks([low, high], Math.min(6, few)).filter(Number.isInteger).map((each) => 10 ** each) : ticks(xs, few);
     for (const value of at) {
       make("line", { class: "tick", x1: x(value), x2: x(value), y1: margin.top, y2: bottom }, axes);
@@ -71,9 +71,8 @@ const Plots = (() => {
   }
 
   const line = (plot, xs, ys, kind) => make("path", { class: `line ${kind}`, d: path(xs, ys, plot) }, plot.answer);
-  const even = (flat, odd) => flat.filter((_, k) => k % 2 === odd);
   const contour = (plot, lines, kind) => make("path", {
-    class: `line ${kind}`, d: lines.map((flat) => path(even(flat, 0), even(flat, 1), plot)).join(""),
+    class: `line ${kind}`, d: lines.map(([xs, ys]) => path(xs, ys, plot)).join(""),
   }, plot.answer);
 
   function band(plot, xs, low, high, kind) {
