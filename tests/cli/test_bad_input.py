@@ -57,7 +57,11 @@ COMMANDS = {
     "fit: decimal": ([*FIT, "--decimal", "·"], None, "--decimal: expected a point or a comma"),
     "fit: encoding": ([*FIT, "--encoding", "base64"], None, "--encoding: expected the name of an encoding"),
     "fit: sheet of text": ([*FIT, "--sheet", "1"], None, "--sheet: expected none for"),
-    "fit: sheet of files": (["fit", "{folder}", *FIT[2:], "--sheet", ";"], None, "--sheet: expected none for"),
+    "fit: sheet of files": (
+        ["fit", "{folder}", *FIT[2:], "--sheet", ";"],
+        ("folder/t.csv", CSV),
+        "--sheet: expected none for",
+    ),
     "fit: no parquet": (["fit", "{bad}", *FIT[2:]], ("t.parquet", CSV), "expected a table that can be read"),
     "fit: cut gzip": (["fit", "{bad}", *FIT[2:]], ("t.csv.gz", b"\x1f\x8b\x08"), "can be read to its end"),
     "fit: no gzip": (["fit", "{bad}", *FIT[2:]], ("t.csv.gz", CSV), "can be read to its end"),

@@ -69,7 +69,7 @@ def test_of_other_rows_nobody_knows_and_rows_are_called_by_their_number(classes,
     page = tmp_path / "page.html"
     result = run("compare", classes, linear, written(tmp_path / "other.csv", frame), "--out", page)
     assert result.exit_code == 0, result.output
-    assert "is unknown for: classes, linear" in result.stdout
+    assert "It is unknown whether these models were trained on some of these rows: classes, linear." in result.stdout
     assert "note: 3 rows without a target were left out" in result.stdout
     text = page.read_text(encoding="utf-8")
     assert "rows are counted from 1, below the header" in text
