@@ -35,7 +35,8 @@ def _server() -> str:
     """Where the process listens that has made the imports; it ends with this one."""
     folder = tempfile.mkdtemp()
     place = str(Path(folder) / "commands")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    # GNU's OpenMP waits forever for its threads in a process that was forked beside them.
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     server = subprocess.Popen(
         [sys.executable, __file__, place, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
     )

@@ -187,13 +187,15 @@ def _survey(
             seen.add(others, weights, block.rows)
         for each, column in zip(levels, grouped, strict=True):
             each.add(column, weights)
-        kept.append(block.taken(np.arange(-(before + rows) % stride, len(block), stride)))
+        some = block.taken(np.arange(-(before + rows) % stride, len(block), stride))
+        kept.append((some.columns, some.target, some.weights, some.offset, some.rows))
         rows, total = rows + len(weights), total + float(weights.sum())
     preprocessing, total_rows = source.joined(seen).preprocessing(), sum(source.of_parts(rows))
     groups = tuple(source.joined(each).encoding() for each in levels)
     for group in groups:
         refuse_groups(group, total_rows)
-    blocks = [block for blocks in source.of_parts(kept) for block in blocks if len(block)]
+    parts = [RowBlock(*part) for parts in source.of_parts(kept) for part in parts]
+    blocks = [block for block in parts if len(block)]
     if not blocks:
         raise source.nobody()
     require_encoded(preprocessing, source.stored, sum(map(len, blocks)), groups)
