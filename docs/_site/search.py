@@ -35,7 +35,7 @@ WORDS = {
         "which method recommended horseshoe sparse selection ARD random effects mixed hierarchical multilevel prior "
         "regularisation regularization weight decay"
     ),
-    "command_line.md": "CLI terminal shell bash",
+    "command_line.md": "command line CLI terminal shell bash",
     "decisions.md": (
         "uncertainty confidence aleatoric epistemic entropy mutual information abstention abstains rejection "
         "threshold selective conformal prediction sets MAPIE costs"
