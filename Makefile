@@ -7,8 +7,6 @@ BIN := .venv/bin
 BENCH := .venv-bench/bin
 LOWEST := .venv-lowest/bin
 NAMES ?=
-# What codespell reads.
-PROSE := *.md docs src bench examples .ci Makefile mkdocs.yml pyproject.toml
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # Bytecode is kept, whatever the shell says: each process would compile the package, and all that it imports, anew.
@@ -51,10 +49,9 @@ test-lowest: .venv-lowest/.installed  ## tests with each dependency at the lower
 	OMP_NUM_THREADS=1 $(LOWEST)/pytest -q -o filterwarnings=default -n $(WORKERS) --dist worksteal --ignore=tests/bench --ignore=tests/test_docs_site.py \
 	  --ignore=tests/test_prose.py tests
 
-lint: .venv/.installed-dev  ## ruff: code, import order, docstrings, formatting; codespell: spelling
+lint: .venv/.installed-dev  ## ruff: code, import order, docstrings, formatting
 	$(BIN)/ruff check --quiet
 	$(BIN)/ruff format --check --quiet
-	$(BIN)/codespell $(PROSE)
 
 types: .venv/.installed-dev  ## mypy on the sources
 	$(BIN)/mypy
