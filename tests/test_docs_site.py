@@ -43,23 +43,34 @@ NAMES = [
 
 
 class Page(HTMLParser):
-    """What a built page holds: its anchors, its links, and what a browser loads with it."""
+    """What a built page holds: its anchors, its links, its pictures' texts, and what a browser loads with it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.anchors: set[str] = set()
         self.links: list[str] = []
         self.loads: list[str] = []
+        # For each picture its source and its text; None for one in a link that screen readers pass by.
+        self.pictures: list[tuple[str, str | None]] = []
+        self.decorative = False
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         """Keeps what the tag tells."""
         told = {name: value for name, value in attributes if value}
+        if tag == "a":
+            self.decorative = told.get("aria-hidden") == "true"
+        if tag == "img":
+            self.pictures.append((told.get("src", ""), None if self.decorative else told.get("alt", "")))
         self.anchors |= {told[name] for name in ("id", "name") if name in told}
         if tag == "a" and "href" in told:
             self.links.append(told["href"])
         if tag in ("link", "script", "img", "iframe", "source"):
             self.loads += [told[name] for name in ("href", "src", "srcset") if name in told]
+
+    def handle_endtag(self, tag: str) -> None:
+        """Leaves a link."""
+        self.decorative = self.decorative and tag != "a"
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +153,36 @@ def test_links_within_the_site_lead_somewhere(site: Path, pages: dict[Path, Page
     assert dead == []
 
 
+def test_every_picture_says_what_it_shows(site: Path, pages: dict[Path, Page]) -> None:
+    mute = [
+        (path.relative_to(site).as_posix(), picture, text)
+        for path, page in pages.items()
+        for picture, text in page.pictures
+        if text is not None and len(text.split()) < 4
+    ]
+    assert mute == []
+
+
+# Pages of the site that are written elsewhere.
+PROJECT = {"CHANGELOG.md": "changelog.html", "CONTRIBUTING.md": "contributing.html"}
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"])
+def test_links_of_files_outside_the_site_lead_somewhere(pages: dict[Path, Page], site: Path, name: str) -> None:
+    anchors = {path.relative_to(site).as_posix(): page.anchors for path, page in pages.items()}
+    dead = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", (ROOT / name).read_text(encoding="utf-8")):
+        target, _, anchor = link.partition("#")
+        if re.match(r"[a-z]+:", link) or (not target and name not in PROJECT):
+            continue
+        page = PROJECT[name] if not target else re.sub(r"^docs/(.*)\.md$", r"\1.html", target)
+        # The pages of the gallery are made with the site.
+        there = page in anchors or (ROOT / target).exists()
+        if not there or (anchor and page in anchors and anchor not in anchors[page]):
+            dead.append(link)
+    assert dead == []
+
+
 def test_the_navigation_reaches_every_page(site: Path, pages: dict[Path, Page]) -> None:
     home = {(site / link).resolve() for link in pages[site / "index.html"].links}
     written = {site / page.relative_to(DOCS).with_suffix(".html") for page in DOCS.glob("**/*.md")}
@@ -167,6 +208,114 @@ def test_pages_open_as_files_without_a_complaint(site: Path, browser: Any, size:
     context.close()
 
 
+# What people type, and the page that answers it. Synonyms come from docs/_site/search.py.
+SEARCHES = {
+    "csv": "any_table",
+    "excel": "any_table",
+    "xlsx": "any_table",
+    "missing values": "any_table",
+    "categorical": "any_table",
+    "install": "start/install",
+    "pip install": "start/install",
+    "getting started": "start/table",
+    "sklearn": "start/table",
+    "mcmc": "start/density",
+    "overfitting": "how_wrong",
+    "calibration": "how_to/calibration",
+    "reliability diagram": "how_to/calibration",
+    "prediction interval": "how_to/regression_intervals",
+    "credible interval": "how_to/regression_intervals",
+    "confidence interval": "how_to/regression_intervals",
+    "error bars": "how_to/regression_intervals",
+    "active learning": "how_to/active_learning",
+    "out of distribution": "how_to/out_of_distribution",
+    "ood": "how_to/out_of_distribution",
+    "hugging face": "how_to/fine_tuned_transformer",
+    "lora": "how_to/fine_tuned_transformer",
+    "lightning": "other_trainers",
+    "confidence": "decisions",
+    "uncertainty": "decisions",
+    "conformal": "decisions",
+    "outlier": "any_outcome",
+    "poisson": "any_outcome",
+    "counts": "any_outcome",
+    "survival": "any_outcome",
+    "save": "files",
+    "load": "files",
+    "pickle": "files",
+    "gpu": "devices",
+    "several gpus": "distributed",
+    "onnx": "export",
+    "jupyter": "notebooks",
+    "shap": "additive",
+    "random effects": "choosing",
+    "laplace-torch": "laplace",
+    "bayesian optimization": "bayesian_optimisation",
+    "cross-validation": "pipelines",
+    "command line": "command_line",
+    "tune_prior": "reference/networks",
+    "bs.tune_prior": "reference/networks",
+    "BayesianLogisticRegression": "reference/estimators",
+    "changelog": "changelog",
+}
+# The site's own worker ranks the pages, as it does when somebody types: without the pauses of the page around it.
+RANK = """async ([index, queries]) => {
+  await new Promise((loaded, failed) => document.head.append(
+    Object.assign(document.createElement("script"), { src: index, onload: loaded, onerror: failed })));
+  const { search } = JSON.parse(document.getElementById("__config").textContent);
+  const worker = new Worker(new URL(search, location.href).href);
+  const ask = message => new Promise(answered => {
+    worker.onmessage = answer => answered(answer.data);
+    worker.postMessage(message);
+  });
+  await ask({ type: 0, data: { ...__index, options: { suggest: false } } });
+  const first = {};
+  for (const query of queries)
+    first[query] = (await ask({ type: 2, data: query })).data.items[0]?.[0].location.split("#")[0];
+  return first;
+}"""
+
+
+@needs_a_browser
+def test_search_leads_to_the_page_that_answers(site: Path, browser: Any) -> None:
+    page = browser.new_page()
+    page.goto((site / "index.html").as_uri())
+    first = page.evaluate(RANK, [(site / "search" / "search_index.js").as_uri(), list(SEARCHES)])
+    assert first == {query: f"{name}.html" for query, name in SEARCHES.items()}
+    page.close()
+
+
+COPIED = [page for page in sorted(DOCS.glob("**/*.md")) if "```console" in page.read_text(encoding="utf-8")]
+
+
+@needs_a_browser
+@pytest.mark.parametrize("source", COPIED, ids=lambda source: source.relative_to(DOCS).as_posix())
+def test_commands_are_copied_without_their_prompt(site: Path, browser: Any, source: Path) -> None:
+    blocks = re.findall(r"^```console\n(.*?)^```$", source.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    page = browser.new_page(viewport=DESKTOP)
+    page.goto((site / source.relative_to(DOCS).with_suffix(".html")).as_uri())
+    page.evaluate("document.addEventListener('copy', () => { window.copied = document.activeElement.value; })")
+    buttons = page.locator(".language-console .md-code__button")
+    buttons.first.wait_for()
+    copied = [(button.click(), page.evaluate("window.copied"))[1] for button in buttons.all()]
+    assert copied == [re.sub(r"^\$ ", "", block, flags=re.MULTILINE).rstrip() for block in blocks]
+    assert page.locator(".gp").first.evaluate("prompt => getComputedStyle(prompt).userSelect") == "none"
+    page.close()
+
+
+@needs_a_browser
+def test_output_is_set_apart_from_code(site: Path, browser: Any) -> None:
+    page = browser.new_page(viewport=DESKTOP)
+    page.goto((site / "any_table.html").as_uri())
+    page.locator(".language-console .md-code__button").first.wait_for()
+    output = page.locator(".language-console + .output-label + .output")
+    assert output.count() >= 1
+    assert page.locator(".output .md-code__button").count() == 0
+    assert page.get_by_text("Output", exact=True).count() == page.locator(".output").count()
+    page.close()
+
+
+@needs_a_browser
 @needs_a_browser
 def test_search_finds_a_name(site: Path, browser: Any) -> None:
     page = browser.new_page(viewport=DESKTOP)

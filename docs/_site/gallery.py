@@ -31,8 +31,10 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 
 def _card(picture: Picture) -> str:
+    """The picture only repeats the link below it, so that screen readers and the keyboard pass it by."""
     return (
-        f"<figure markdown>\n[![](images/{picture.name}.png){{ loading=lazy }}](gallery/{picture.name}.md)\n"
+        f"<figure markdown>\n[![](images/{picture.name}.png){{ loading=lazy }}](gallery/{picture.name}.md)"
+        "{ aria-hidden=true tabindex=-1 }\n"
         f"<figcaption markdown>[{picture.title}](gallery/{picture.name}.md)</figcaption>\n</figure>\n"
     )
 

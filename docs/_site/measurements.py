@@ -12,8 +12,6 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench" / "results"
 PROJECT = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
-# Front matter: a table of measurements that names a function comes after the page that explains it.
-BEHIND = "---\nsearch:\n  boost: 0.1\n---\n\n"
 # <!-- results: faithfulness.md, Small networks --> is in a page what stands under that heading of the results.
 SHOWN = re.compile(r"<!-- results: ([\w/.]+), (.+?) -->")
 TITLE = re.compile(r"^# +(.+)$", flags=re.MULTILINE)
@@ -26,7 +24,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     results = sorted(RESULTS.glob("**/*.md"))
     for path in results:
         name = path.relative_to(RESULTS).as_posix()
-        files.append(File.generated(config, f"measurements/{name}", content=BEHIND + _titled(path)))
+        files.append(File.generated(config, f"measurements/{name}", content=_titled(path)))
     files.append(File.generated(config, "measurements/index.md", content=_index(results)))
     return files
 
