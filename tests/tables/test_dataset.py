@@ -295,7 +295,7 @@ def test_sources_that_cannot_be_opened_are_told(tmp_path: Path, frame: pd.DataFr
     with pytest.raises(InputError, match=r"columns: .*Write \['number'\]"):
         bs.open_table(tmp_path, columns="number")
     frame.drop(columns="typed").to_csv(tmp_path / "t.csv", index=False)
-    with pytest.raises(InputError, match=r"t\.csv and .*t\.parquet"):
+    with pytest.raises(InputError, match=r"t\.csv: expected files of one format, got .*t\.parquet"):
         bs.open_table(tmp_path)
     frame[:0].to_parquet(tmp_path / "empty.parquet")
     with pytest.raises(InputError, match="expected rows, got none in 1 files"):

@@ -47,7 +47,18 @@ HOW = "Pass [model.effects(name) for name in names]"
 
 
 def effect(curve: Effect, *, outputs: Sequence[str] = (), unit: str | None = None, ax: Canvas | None = None) -> Canvas:
-    """The effect of one feature; see `effects`."""
+    """Draw the effect of one feature: its mean and band, and below them the density of the data.
+
+    Args:
+        curve: from `effects` of an additive model.
+        outputs: names of the outputs if there are several; by default the names in the effect.
+        unit: what the effect is measured in; by default the unit in the effect.
+        ax: the axes to draw into; a new figure by default.
+
+    Raises:
+        InputError: if there is not one name for each output.
+        InputTypeError: if it is not an effect.
+    """
     return effects([curve], outputs=outputs, unit=unit, ax=ax)
 
 
