@@ -23,7 +23,6 @@ from bayescope.tables import Column
 from bayescope.tables.column_sums import LabelsSeen
 from bayescope.tables.columns import Kind
 from bayescope.tables.dataset import TableDataset, opened
-from bayescope.tables.order import column_order
 from bayescope.tables.preprocessing import Table, TableSeen, taken
 from bayescope.tables.reading import label_positions
 
@@ -66,30 +65,6 @@ class RowBlock:
         """Some of the rows, by a mask or by their places."""
         offset = None if self.offset is None else self.offset[some]
         return RowBlock(taken(self.features, some), self.target[some], self.weights[some], offset, self.rows[some])
-
-    @property
-    def others(self) -> np.ndarray:
-        """Targets and offsets, shape (n, S)."""
-        several = [part for part in (self.target, self.offset) if part is not None]
-        return np.concatenate([part.reshape(len(self), -1) for part in several], axis=1)
-
-    @classmethod
-    def joined(cls, blocks: Sequence[RowBlock]) -> RowBlock:
-        """The rows of several blocks of one table."""
-        if len(blocks) == 1:
-            return blocks[0]
-        columns = [
-            replace(pieces[0], values=np.concatenate([piece.values for piece in pieces]))
-            for pieces in zip(*(block.columns for block in blocks), strict=True)
-        ]
-        offsets = [block.offset for block in blocks if block.offset is not None]
-        return cls(
-            columns,
-            np.concatenate([block.target for block in blocks]),
-            np.concatenate([block.weights for block in blocks]),
-            np.concatenate(offsets) if offsets else None,
-            np.concatenate([block.rows for block in blocks]),
-        )
 
     def counted(self) -> RowBlock:
         """The rows of positive weight."""
@@ -393,9 +368,8 @@ def distinct(block: RowBlock) -> RowBlock:
     A model that is fitted to the merged rows knows nothing of the order in which the rows came, and a row of weight 2
     is the same as two rows, bit for bit.
     """
-    columns = list(map(_ranks, block.columns))
-    by_content = [columns[place] for place in column_order(columns, block.others, block.weights)]
-    keys = np.stack([*by_content, *block.others.T])
+    several = [part for part in (block.target, block.offset) if part is not None]
+    keys = np.stack([*map(_ranks, block.columns), *(key for part in several for key in np.atleast_2d(part.T))])
     # The weights come last: in one order among equal rows, they have one sum.
     order = np.lexsort((block.weights, *keys[::-1]))
     keys = keys[:, order]
