@@ -89,7 +89,7 @@ class MLPEstimator(TableEstimator):
     def transform_inputs(self, X: object) -> np.ndarray:
         """The inputs of the network, shape (N, D): X as numbers, scaled as they were when fitting.
 
-        Those of a table in memory are in an order of what its columns hold; ``preprocessing_.names`` names them.
+        ``preprocessing_.names`` names them.
         """
         return self._inputs(self._table(X))
 
@@ -289,9 +289,9 @@ class BayesianMLPClassifier(TableClassifier, MLPEstimator):
     Where the labels have no noise, so that nearly every training row is classified correctly (digits), "laplace" is
     underconfident: the evidence does not notice. Take "last_layer" or "ensemble", or a temperature below 1.
 
-    Rows of equal X and y are one row with their summed weight, in an order of their own, and inputs are in an order of
-    what the columns hold: the order of rows and columns in memory does not matter, and a weight of 2 is the same as the
-    row twice.
+    Rows of equal X and y are one row with their summed weight, in an order of their own: the order of rows in memory
+    does not matter, and a weight of 2 is the same as the row twice. The order of the columns matters a little: the
+    first weights are drawn in that order.
 
     Args:
         posterior: "laplace" (Kronecker-factored GGN, linearised), "last_layer" (the same over the last layer alone),
