@@ -41,7 +41,7 @@ WORDS = {
         "threshold selective conformal prediction sets MAPIE costs"
     ),
     "devices.md": "GPU CUDA MPS dtype float32 float64",
-    "distributed.md": "several GPUs multi-process multiple DDP FSDP torchrun data-parallel cluster SLURM",
+    "distributed.md": "several multi-process multiple DDP FSDP torchrun data-parallel cluster SLURM",
     "dropout.md": "MC",
     "explore.md": "playground demo interactive visualisation visualization",
     "export.md": "ONNX onnxruntime C++ deployment production mobile",

@@ -231,9 +231,15 @@ def test_regression_and_densities_follow_their_controls(visit):
 
 def test_slow_answers_show_progress_and_end_for_a_newer_question(visit):
     page = visit().page
+    # The bar may come and go between two looks at it
+    page.evaluate("""() => {
+        const bar = document.getElementById("bar");
+        window.barWasSeen = !bar.hidden;
+        new MutationObserver(() => { window.barWasSeen ||= !bar.hidden; }).observe(bar, { attributes: true });
+    }""")
     page.locator("#model").select_option("network")
     page.locator("input[value=variational]").check(force=True)
-    until(page, "!document.getElementById('bar').hidden")
+    until(page, "window.barWasSeen")
     page.locator("#model").select_option("linear")
     page.locator("input[value=map]").check(force=True)
     # The answer for the model alone, which the page has asked for in between, may be drawn first.
