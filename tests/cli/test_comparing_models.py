@@ -93,7 +93,7 @@ def test_models_of_python_are_compared(classes, table, tmp_path):
     estimator.save(tmp_path / "again.bayes")
     assert refused(run("compare", tmp_path / "python.bayes", tmp_path / "again.bayes", table), "--target: expected")
     named = run("compare", tmp_path / "python.bayes", tmp_path / "again.bayes", table, "--target", "state")
-    assert "These 90 rows do not tell which model predicts better." in named.stdout
+    assert "These 90 rows do not show which model predicts better." in named.stdout
 
 
 def test_classes_in_another_order_are_put_in_order(tmp_path):

@@ -49,7 +49,7 @@ class JudgedModel:
     """A fitted model, and what it says of the rows that all models are judged on.
 
     Attributes:
-        name: which tells it from the others.
+        name: a name that no other model has.
         facts: of the model, (what, value), for readers.
         seen: whether the rows were "held out" from its fit or "fitted", or that is "unknown".
         predicted: of the rows; classes in the order of all models.
@@ -218,7 +218,7 @@ def _of_numbers(judged: Judged, predicted: Predictions) -> Mapping[str, Statisti
 
 # In words -------------------------------------------------------------------------------------------------------------
 def said(score: PairedScore, names: Sequence[str]) -> str:
-    """Which model is best by a score and by how much, or that the rows do not tell."""
+    """Which model is best by a score and by how much, or that the rows do not show it."""
     others = [place for place in range(len(names)) if place != score.best]
     before = [f"{names[place]} by {_by(score, place)}" for place in others if score.behind[place]]
     level = [f"{names[place]} (difference {_by(score, place)})" for place in others if not score.behind[place]]
@@ -228,8 +228,8 @@ def said(score: PairedScore, names: Sequence[str]) -> str:
         return f"Coverage of 95 % intervals: {_listed(values)}."
     label = f"{score.label[0].upper()}{score.label[1:]}"
     if not before:
-        return f"{label}: these rows do not tell {best} from {_listed(level)}."
-    open_ones = f"; these rows do not tell it from {_listed(level)}" if level else ""
+        return f"{label}: these rows show no clear difference between {best} and {_listed(level)}."
+    open_ones = f"; these rows show no clear difference from {_listed(level)}" if level else ""
     return f"{label}: {best} is better than {_listed(before)}{open_ones}."
 
 
@@ -241,8 +241,8 @@ def headline(score: PairedScore, names: Sequence[str], rows: int) -> str:
         return f"{names[score.best]} predicts {these} better than {_listed(others)}"
     if score.behind.any():
         level = [name for place, name in enumerate(names) if place != score.best and not score.behind[place]]
-        return f"{names[score.best]} is ahead, but {these} do not tell it from {_listed(level)}"
-    return f"T{these[1:]} do not tell which model predicts better"
+        return f"{names[score.best]} is ahead, but {these} show no clear difference from {_listed(level)}"
+    return f"T{these[1:]} do not show which model predicts better"
 
 
 def _by(score: PairedScore, place: int) -> str:

@@ -1,4 +1,4 @@
-"""Scores of several models on the same rows: who is better, by how much, and when the rows do not tell."""
+"""Scores of several models on the same rows: who is better, by how much, and when the rows do not show it."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ def test_models_that_say_the_same_are_not_told_apart():
     for score in scores:
         assert not score.won
         assert (score.differences == 0).all()
-    assert headline(scores[0], ["one", "other"], 223) == "These 223 rows do not tell which model predicts better"
-    assert "do not tell one from other (difference 0" in said(scores[0], ["one", "other"])
+    assert headline(scores[0], ["one", "other"], 223) == "These 223 rows do not show which model predicts better"
+    assert "show no clear difference between one and other (difference 0" in said(scores[0], ["one", "other"])
 
 
 def test_the_sentence_says_who_is_better_and_from_whom_it_is_not_told():
@@ -114,10 +114,10 @@ def test_the_sentence_says_who_is_better_and_from_whom_it_is_not_told():
     names = ["right", "flat", "near"]
     models = [of_probs(n, p, y) for n, p in zip(names, [probs, blurred(probs, 0.6), blurred(probs, 0.02)], strict=True)]
     scores = {score.name: score for score in paired_scores(models, rows_of(y, CLASSES), 0)}
-    assert headline(scores["nll"], names, 223) == "right is ahead, but these 223 rows do not tell it from near"
+    assert headline(scores["nll"], names, 223) == "right is ahead, but these 223 rows show no clear difference from near"
     sentence = said(scores["nll"], names)
     assert sentence.startswith("NLL, nats per row: right is better than flat by 0.")
-    assert "; these rows do not tell it from near (difference 0.00" in sentence
+    assert "; these rows show no clear difference from near (difference 0.00" in sentence
     pair = paired_scores(models[:2], rows_of(y, CLASSES), 0)[0]
     assert pair.won
     assert headline(pair, names[:2], 223) == "right predicts these 223 rows better than flat"
