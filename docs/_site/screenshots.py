@@ -1,4 +1,4 @@
-"""Writes the sample report and takes pictures of pages: `PYTHONPATH=. python docs/_site/screenshots.py`, with Playwright."""
+"""Writes the sample report and pictures of pages, by Playwright: `PYTHONPATH=. python docs/_site/screenshots.py`."""
 
 from __future__ import annotations
 

@@ -114,7 +114,8 @@ def test_the_sentence_says_who_is_better_and_from_whom_it_is_not_told():
     names = ["right", "flat", "near"]
     models = [of_probs(n, p, y) for n, p in zip(names, [probs, blurred(probs, 0.6), blurred(probs, 0.02)], strict=True)]
     scores = {score.name: score for score in paired_scores(models, rows_of(y, CLASSES), 0)}
-    assert headline(scores["nll"], names, 223) == "right is ahead, but these 223 rows show no clear difference from near"
+    first = headline(scores["nll"], names, 223)
+    assert first == "right is ahead, but these 223 rows show no clear difference from near"
     sentence = said(scores["nll"], names)
     assert sentence.startswith("NLL, nats per row: right is better than flat by 0.")
     assert "; these rows show no clear difference from near (difference 0.00" in sentence
