@@ -290,8 +290,8 @@ class BayesianMLPClassifier(TableClassifier, MLPEstimator):
     underconfident: the evidence does not notice. Take "last_layer" or "ensemble", or a temperature below 1.
 
     Rows of equal X and y are one row with their summed weight, in an order of their own: the order of rows in memory
-    does not matter, and a weight of 2 is the same as the row twice. The order of the columns matters a little: the
-    first weights are drawn in that order.
+    does not matter, and a weight of 2 is the same as the row twice. The order of the columns does matter:
+    it decides the first weights, and on few rows these decide which mode the training finds.
 
     Args:
         posterior: "laplace" (Kronecker-factored GGN, linearised), "last_layer" (the same over the last layer alone),
