@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from bayescope.additive import Design, EncodedRows, FeatureInput, HiddenNets, LevelEffects, RowsInMemory, Term
-from bayescope.additive.order import CELL, content_order, feature_ranks, first_weights
+from bayescope.additive.order import feature_ranks, first_weights
+from bayescope.tables.order import CELL, content_order
 from tests.additive.problems import seeded
 
 ROWS = 37

@@ -57,6 +57,19 @@ def test_rows_on_disk_have_the_fit_of_rows_in_memory(folder, make, target, weigh
         assert streamed.noise_variance_ == pytest.approx(held.noise_variance_, rel=1e-6)
 
 
+def test_the_order_of_the_columns_on_disk_does_not_matter(folder):
+    names = ["age", "dose", "kind", "new"]
+    some, means, variances = features(TABLE)[:60], [], []
+    for order in (names, names[::-1]):
+        table = bs.open_table(str(folder), columns=[*order, "y"], block_rows=150)
+        model = Regressor(**options(epochs=20, prior_precision=0.1)).fit(table, "y")
+        predicted = model.predict_distribution(some[order])
+        means.append(predicted.mean)
+        variances.append(predicted.variance)
+    np.testing.assert_allclose(means[1], means[0], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(variances[1], variances[0], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("posterior", ["laplace", "variational", "mc_dropout", "ensemble", "swag"])
 def test_each_posterior_that_trains_in_minibatches(folder, posterior):
     more = {"draws": 10} if posterior in ("variational", "mc_dropout", "swag") else {}
@@ -135,7 +148,7 @@ def test_operations_on_small_blocks_take_one_thread(folder, hidden, threads):
     torch.set_num_threads(2)
     try:
         with Threads() as mode:
-            Classifier(**options(hidden=hidden, epochs=1, prior_precision=1.0)).fit(opened(folder, "two"), "two")
+            Classifier(**options(hidden=hidden, epochs=20, prior_precision=0.1)).fit(opened(folder, "two"), "two")
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -14,17 +13,7 @@ from bayescope.additive.design import Design
 from bayescope.additive.families import HiddenNets, Points, TermFamily
 from bayescope.additive.terms import Term
 from bayescope.tables.encoding import NO_LEVEL
-
-# Moments are equal where they are in one cell of this width: sums over rows in another order differ in their last
-# digits. It is irrational, so that no moment of whole numbers lies between two cells.
-CELL = 1e-6 * math.pi
-
-
-def content_order(moments: np.ndarray) -> np.ndarray:
-    """The places of K columns by their moments, shape (K, M), in ascending order; equal ones stay as they are."""
-    cells = np.round(moments / CELL)
-    order: np.ndarray = np.lexsort((np.arange(len(cells)), *cells.T[::-1]))
-    return order
+from bayescope.tables.order import content_order
 
 
 def feature_ranks(families: Sequence[TermFamily], designs: Sequence[Design], data: Observed) -> dict[int, int]:

@@ -43,17 +43,18 @@ class InputMap:
     Attributes:
         preprocessing: makes numbers of the columns.
         transformer: a fitted scikit-learn transformer, or ``None``.
-        names: of the model's inputs.
+        made: the names of all inputs.
         scales: the smallest and largest standard deviation among the model's inputs, constant ones left out.
         centre: what is taken from the model's inputs in the end, shape (D,); ``None`` where they stay unchanged.
         groups: of the columns whose levels have random effects: each level, also "missing" and "unseen", is an input,
             beside those that the other columns make.
-        kept: which of all inputs the model has; ``None`` where it has all. The others' weights are 0.
+        kept: the places among all inputs of those that the model has, in its order; ``None`` where it has all of them
+            as they are made. The others' weights are 0.
     """
 
     preprocessing: Preprocessing
     transformer: Any | None
-    names: tuple[str, ...]
+    made: tuple[str, ...]
     scales: tuple[float, float]
     centre: np.ndarray | None = None
     groups: tuple[CategoricalEncoding, ...] = ()
@@ -104,25 +105,28 @@ class InputMap:
     @property
     def of_features(self) -> int:
         """How many of the model's inputs are made of features; those of groups follow."""
-        levels = sum(len(each.levels) for each in self.groups)
-        return len(self.names) - levels if self.kept is None else int(self.kept[: len(self.kept) - levels].sum())
+        features = len(self.made) - sum(len(each.levels) for each in self.groups)
+        return features if self.kept is None else int((self.kept < features).sum())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the model's inputs."""
+        return self.made if self.kept is None else tuple(self.made[place] for place in self.kept)
 
     @property
     def owners(self) -> tuple[np.ndarray, tuple[str, ...]]:
         """The feature that each of all inputs is made of, shape (D,), and the features' names, the groups' last."""
-        every = len(self.names) if self.kept is None else len(self.kept)
         levels = np.repeat(np.arange(len(self.groups)), [len(each.levels) for each in self.groups])
         if self.transformer is None:
             made, names = self.preprocessing.owners, self.preprocessing.columns
         else:
-            made = np.arange(every - len(levels))
-            names = feature_names(self.transformer, self.preprocessing.names, len(made))
+            names = self.made[: len(self.made) - len(levels)]
+            made = np.arange(len(names))
         return np.append(made, len(names) + levels), (*names, *(each.name for each in self.groups))
 
     def narrowed(self, kept: np.ndarray) -> InputMap:
-        """The map to some of the inputs, by a mask of shape (D,)."""
-        names = tuple(name for name, stays in zip(self.names, kept, strict=True) if stays)
-        return replace(self, names=names, kept=kept, centre=None if self.centre is None else self.centre[kept])
+        """The map to some of all inputs, or to all in another order, by their places."""
+        return replace(self, kept=kept, centre=None if self.centre is None else self.centre[kept])
 
     def _numbers(self, table: Table) -> tuple[np.ndarray, np.ndarray | None]:
         """A table as numbers, the levels of groups last, and which values of its columns have a stand-in."""
@@ -160,7 +164,7 @@ class InputMap:
     @property
     def units(self) -> np.ndarray:
         """What one unit of each input of the model is in its column's own unit, shape (D,): 1 for mapped features."""
-        units = np.ones(len(self.owners[0]))
+        units = np.ones(len(self.made))
         if self.transformer is None:
             units[: len(self.preprocessing.scales)] = self.preprocessing.scales
         return units if self.kept is None else units[self.kept]

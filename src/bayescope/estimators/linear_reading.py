@@ -277,7 +277,7 @@ class LinearEstimator(TableEstimator):
         kept = self._inputs.kept
         if kept is None:
             return values
-        every = np.full((len(values), len(kept)), absent)
+        every = np.full((len(values), len(self._inputs.made)), absent)
         every[:, kept] = values
         return every
 
@@ -407,7 +407,7 @@ class LinearEstimator(TableEstimator):
         each = each[..., kept].clamp(max=NOTHING)
         if bool(kept.all()):
             return model, data, each
-        self._inputs = self._inputs.narrowed(kept.numpy())
+        self._inputs = self._inputs.narrowed(np.flatnonzero(kept.numpy()))
         return replace(model, features=int(kept.sum())), data.narrowed(kept), each
 
     def _outputs_apart(self, model: LinearModel) -> bool:

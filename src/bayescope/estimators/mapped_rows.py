@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias, final
 
 import numpy as np
@@ -14,11 +14,12 @@ from torch import Tensor
 from bayescope.estimators.base import RandomState, as_tensor
 from bayescope.estimators.features import Features, feature_map
 from bayescope.estimators.inputs import SCALE_ROWS, InputMap, Origin, parted, require_encoded, require_room
-from bayescope.estimators.table_rows import TableRows
+from bayescope.estimators.table_rows import RowBlock, TableRows
 from bayescope.linear.table import Batch, RowTable
 from bayescope.tables import Column
 from bayescope.tables.column_sums import LabelsSeen
 from bayescope.tables.encoding import CategoricalEncoding, refuse_groups
+from bayescope.tables.order import column_order
 from bayescope.tables.preprocessing import EncodingName, Preprocessing, ScalingName, TableSeen
 from bayescope.tables.suspicion import warn_of_numbers
 
@@ -63,6 +64,7 @@ class MappedRows:
         random_state: RandomState = None,
         origin: Origin = "as_mapped",
         seed: int = 0,
+        by_content: bool = False,
         sample_rows: int = SCALE_ROWS,
         sample_bytes: int = SAMPLE_BYTES,
     ) -> MappedRows:
@@ -79,6 +81,8 @@ class MappedRows:
                 under a flat intercept changes nothing but the rounding; "zero", the columns as given, which scaling
                 then does not move: for a model without an intercept; or "as_mapped".
             seed: of the five parts of the encoding "target".
+            by_content: whether the inputs are in an order of what they hold (`column_order`), not in that of the
+                table's columns, and the rows in memory in an order of these inputs; on disk by the sample of the rows.
             sample_rows: about how many rows of a table on disk are kept to find the inputs' scales and spread.
             sample_bytes: the most bytes of the rows that a transformer is fitted to.
 
@@ -92,8 +96,10 @@ class MappedRows:
             stride = max(1, source.stored.rows // sample_rows)
             if transformer is not None:
                 stride = max(1, math.ceil(8 * source.stored.rows * len(source.reader.names) / sample_bytes))
-            preprocessing, numbers, weights, rows, total, groups, grouped = _survey(source, scaling, encoding, stride)
-            inputs, _ = InputMap.of(preprocessing, transformer, numbers, weights, origin, groups, grouped)
+            preprocessing, numbers, sample, rows, total, groups, grouped = _survey(source, scaling, encoding, stride)
+            inputs, mapped = InputMap.of(preprocessing, transformer, numbers, sample.weights, origin, groups, grouped)
+            if by_content:
+                inputs = inputs.narrowed(column_order(mapped.T, sample.others, sample.weights))
             return cls(source, inputs, None, rows, total, None if transformer is None else len(numbers))
         block, counts = source.held, source.held.weights if source.weighted else None
         require_room(block.features, encoding, source.groups)
@@ -105,7 +111,13 @@ class MappedRows:
             others, block.target, scaling=scaling, encoding=encoding, weights=counts, random_state=seed
         )
         inputs, mapped = InputMap.of(preprocessing, transformer, numbers, counts, origin, groups, grouped)
-        values = inputs.centred(mapped, fresh=transformer is None and mapped is not block.features)
+        fresh = transformer is None and mapped is not block.features
+        if by_content:
+            inputs = inputs.narrowed(column_order(mapped.T, block.others, block.weights))
+            mapped = mapped[:, inputs.kept]
+            order = np.lexsort((*block.others.T[::-1], *mapped.T[::-1]))
+            source, mapped, fresh = source.changed(lambda rows: rows.taken(order)), mapped[order], True
+        values = inputs.centred(mapped, fresh=fresh)
         return cls(source, inputs, values, len(block), float(block.weights.sum()), None)
 
     def batches(self, targets: Canonical) -> Iterator[Batch]:
@@ -157,12 +169,12 @@ class MappedRows:
 
 def _survey(
     source: TableRows, scaling: ScalingName | None, encoding: EncodingName, stride: int
-) -> tuple[Preprocessing, np.ndarray, np.ndarray, int, float, tuple[CategoricalEncoding, ...], list[Column]]:
+) -> tuple[Preprocessing, np.ndarray, RowBlock, int, float, tuple[CategoricalEncoding, ...], list[Column]]:
     """Reads a table on disk once: what its columns hold, and every k-th row that counts.
 
     Returns:
-        The preprocessing, these rows as numbers (n, D), their weights (n,), how many rows of this process's part
-        count and how often, and the levels of groups and their columns.
+        The preprocessing, these rows as numbers (n, D) and as they are, how many rows of this process's part count and
+        how often, and the levels of groups and their columns.
     """
     before = source.counted_before()
     kinds = {name: kind for name, kind in source.kinds.items() if name not in source.groups}
@@ -177,29 +189,20 @@ def _survey(
             seen.add(others, weights, block.rows)
         for each, column in zip(levels, grouped, strict=True):
             each.add(column, weights)
-        some = slice(-(before + rows) % stride, None, stride)
-        kept.append((_taken(block.columns, some), weights[some]))
+        some = block.taken(np.arange(-(before + rows) % stride, len(block), stride))
+        kept.append((some.columns, some.target, some.weights, some.offset, some.rows))
         rows, total = rows + len(weights), total + float(weights.sum())
     preprocessing, total_rows = source.joined(seen).preprocessing(), sum(source.of_parts(rows))
     groups = tuple(source.joined(each).encoding() for each in levels)
     for group in groups:
         refuse_groups(group, total_rows)
-    sample = [part for parts in source.of_parts(kept) for part in parts if len(part[1])]
-    if not sample:
+    parts = [RowBlock(*part) for parts in source.of_parts(kept) for part in parts]
+    blocks = [block for block in parts if len(block)]
+    if not blocks:
         raise source.nobody()
-    require_encoded(preprocessing, source.stored, sum(len(part[1]) for part in sample), groups)
-    columns, each = zip(*sample, strict=True)
-    joined = columns[0] if len(columns) == 1 else list(map(_joined, zip(*columns, strict=True)))
-    others, grouped = parted(joined, source.groups)
+    require_encoded(preprocessing, source.stored, sum(map(len, blocks)), groups)
+    sample = RowBlock.joined(blocks)
+    others, grouped = parted(sample.columns, source.groups)
     numbers = preprocessing(others)
-    counts = np.concatenate(each)
-    preprocessing = preprocessing.with_spread(numbers, counts, sum(source.of_parts(total)))
-    return preprocessing, numbers, counts, rows, total, groups, grouped
-
-
-def _taken(columns: list[Column], rows: slice) -> list[Column]:
-    return [replace(column, values=column.values[rows].copy()) for column in columns]
-
-
-def _joined(pieces: tuple[Column, ...]) -> Column:
-    return replace(pieces[0], values=np.concatenate([piece.values for piece in pieces]))
+    preprocessing = preprocessing.with_spread(numbers, sample.weights, sum(source.of_parts(total)))
+    return preprocessing, numbers, sample, rows, total, groups, grouped

@@ -89,7 +89,7 @@ class MLPEstimator(TableEstimator):
     def transform_inputs(self, X: object) -> np.ndarray:
         """The inputs of the network, shape (N, D): X as numbers, scaled as they were when fitting.
 
-        ``preprocessing_.names`` names them.
+        They are in an order of what they hold in the rows that were fitted, wherever the columns stood in the table.
         """
         return self._inputs(self._table(X))
 
@@ -148,7 +148,9 @@ class MLPEstimator(TableEstimator):
             )
         source = rows.generator(self.random_state)
         order = checks.seed_from(source)
-        mapped = MappedRows.fit(rows, scaling=self.scaling, encoding=self.encoding, seed=order, sample_rows=SPREAD_ROWS)
+        mapped = MappedRows.fit(
+            rows, scaling=self.scaling, encoding=self.encoding, seed=order, by_content=True, sample_rows=SPREAD_ROWS
+        )
         self._reader, self._inputs = rows.reader, mapped.inputs
         known = NetworkRows.of(mapped, values)
         schedule = TrainingPace.checked(known.rows, self.epochs, self.batch_size, self.lr, on_disk=rows.held is None)
@@ -289,9 +291,9 @@ class BayesianMLPClassifier(TableClassifier, MLPEstimator):
     Where the labels have no noise, so that nearly every training row is classified correctly (digits), "laplace" is
     underconfident: the evidence does not notice. Take "last_layer" or "ensemble", or a temperature below 1.
 
-    Rows of equal X and y are one row with their summed weight, in an order of their own: the order of rows in memory
-    does not matter, and a weight of 2 is the same as the row twice. The order of the columns does matter:
-    it decides the first weights, and on few rows these decide which mode the training finds.
+    Rows in memory of equal X and y are one row with their summed weight, in an order of their own, and inputs are in an
+    order of what they hold: the order of rows and columns does not matter, and a weight of 2 is the same as the row
+    twice. On disk the order of the columns does not matter.
 
     Args:
         posterior: "laplace" (Kronecker-factored GGN, linearised), "last_layer" (the same over the last layer alone),
@@ -375,8 +377,9 @@ class BayesianMLPRegressor(OutcomeRegressor, MLPEstimator):
     linear a network on hundreds of rows.
 
     y is standardised inside; all answers are in its own unit. It may have several columns, shape (N, D), which share
-    the hidden layers and have independent noise. Rows of equal X and y are one row with their summed weight, in an
-    order of their own: the order of the rows does not matter, and a weight of 2 is the same as the row twice.
+    the hidden layers and have independent noise. Rows in memory of equal X and y are one row with their summed weight,
+    in an order of their own, and inputs are in an order of what they hold: the order of rows and columns does not
+    matter, and a weight of 2 is the same as the row twice. On disk the order of the columns does not matter.
 
     Args:
         posterior: "laplace" (Kronecker-factored GGN, linearised), "last_layer" (the same over the last layer alone),

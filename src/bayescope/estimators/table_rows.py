@@ -66,6 +66,30 @@ class RowBlock:
         offset = None if self.offset is None else self.offset[some]
         return RowBlock(taken(self.features, some), self.target[some], self.weights[some], offset, self.rows[some])
 
+    @property
+    def others(self) -> np.ndarray:
+        """Targets and offsets, shape (n, S)."""
+        several = [part for part in (self.target, self.offset) if part is not None]
+        return np.concatenate([part.reshape(len(self), -1) for part in several], axis=1)
+
+    @classmethod
+    def joined(cls, blocks: Sequence[RowBlock]) -> RowBlock:
+        """The rows of several blocks of one table."""
+        if len(blocks) == 1:
+            return blocks[0]
+        columns = [
+            replace(pieces[0], values=np.concatenate([piece.values for piece in pieces]))
+            for pieces in zip(*(block.columns for block in blocks), strict=True)
+        ]
+        offsets = [block.offset for block in blocks if block.offset is not None]
+        return cls(
+            columns,
+            np.concatenate([block.target for block in blocks]),
+            np.concatenate([block.weights for block in blocks]),
+            np.concatenate(offsets) if offsets else None,
+            np.concatenate([block.rows for block in blocks]),
+        )
+
     def counted(self) -> RowBlock:
         """The rows of positive weight."""
         return self if self.weights.all() else self.taken(self.weights > 0)
@@ -368,8 +392,7 @@ def distinct(block: RowBlock) -> RowBlock:
     A model that is fitted to the merged rows knows nothing of the order in which the rows came, and a row of weight 2
     is the same as two rows, bit for bit.
     """
-    several = [part for part in (block.target, block.offset) if part is not None]
-    keys = np.stack([*map(_ranks, block.columns), *(key for part in several for key in np.atleast_2d(part.T))])
+    keys = np.stack([*map(_ranks, block.columns), *block.others.T])
     # The weights come last: in one order among equal rows, they have one sum.
     order = np.lexsort((block.weights, *keys[::-1]))
     keys = keys[:, order]
