@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-arithmetic test-lowest lint types layers docs audit lock format bench bench-quick bench-check bench-env clean
+.PHONY: help demo test test-arithmetic test-lowest test-peers lint types layers docs audit lock format bench bench-quick bench-check bench-env clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ ARITHMETIC ?= $(addprefix tests/linear/test_,mode.py laplace.py evidence.py expa
 
 test-arithmetic: .venv/.installed-dev  ## tests of what rounding can reach, under the arithmetic of two older processors
 	$(BIN)/pytest -q --dist each --tx $(BASELINE) --tx $(AVX2) $(ARITHMETIC)
+
+test-peers: bench-env  ## run the code of the pages "Coming from", that of the other packages too
+	OMP_NUM_THREADS=1 $(BENCH)/pytest -q tests/test_prose.py -k coming_from
 
 # Older versions warn of each other, so that warnings are no errors here; narwhals 2.0 knows no polars 2.
 test-lowest: .venv-lowest/.installed  ## tests with each dependency at the lower bound of pyproject.toml
