@@ -101,6 +101,12 @@ class MappedRows:
             if by_content:
                 inputs = inputs.narrowed(column_order(mapped.T, sample.others, sample.weights))
             return cls(source, inputs, None, rows, total, None if transformer is None else len(numbers))
+        if by_content:  # sums over the rows, and what is drawn for them, then have the rows in one order as well
+            plain = cls.fit(source, scaling=None, encoding="ordinal").values
+            assert plain is not None
+            order = _row_order(plain, source.held)
+            source = source.changed(lambda rows: rows.taken(order))
+        assert source.held is not None
         block, counts = source.held, source.held.weights if source.weighted else None
         require_room(block.features, encoding, source.groups)
         others, grouped = parted(block.features, source.groups)
@@ -114,9 +120,7 @@ class MappedRows:
         fresh = transformer is None and mapped is not block.features
         if by_content:
             inputs = inputs.narrowed(column_order(mapped.T, block.others, block.weights))
-            mapped = mapped[:, inputs.kept]
-            order = np.lexsort((*block.others.T[::-1], *mapped.T[::-1]))
-            source, mapped, fresh = source.changed(lambda rows: rows.taken(order)), mapped[order], True
+            mapped, fresh = mapped[:, inputs.kept], True
         values = inputs.centred(mapped, fresh=fresh)
         return cls(source, inputs, values, len(block), float(block.weights.sum()), None)
 
@@ -165,6 +169,13 @@ class MappedRows:
         if self.sampled is None or self.sampled >= total:
             return {}
         return {"features": f"fitted to {self.sampled} evenly spaced rows of {total}"}
+
+
+def _row_order(numbers: np.ndarray, rows: RowBlock) -> np.ndarray:
+    """The places of rows in ascending order of their numbers, shape (N, D), in an order of what these hold."""
+    columns = numbers[:, column_order(numbers.T, rows.others, rows.weights)]
+    order: np.ndarray = np.lexsort((*rows.others.T[::-1], *columns.T[::-1]))
+    return order
 
 
 def _survey(
