@@ -90,21 +90,24 @@ def test_amounts_in_a_small_unit_are_predicted_in_that_unit() -> None:
 
 
 def test_ordered_classes_are_predicted_better_than_without_their_order() -> None:
-    rng = np.random.default_rng(0)
-    x = rng.uniform(-2.0, 2.0, (600, 2))
-    f = 2.0 * np.sin(2.0 * x[:, 0]) + x[:, 1]
-    y = np.array(["low", "middle", "high", "top"])[np.digitize(f + 0.5 * rng.logistic(size=600), [-1.5, 0.0, 2.8])]
-    y = pd.Series(pd.Categorical(y, ["low", "middle", "high", "top"], ordered=True))
-    train, test = slice(200), slice(200, None)
     options = OPTIONS | {"prior_precision": 1.0}
-    ordinal = bs.BayesianMLPRegressor(likelihood="ordinal", **options).fit(x[train], y[train])
-    plain = bs.BayesianMLPClassifier(**options).fit(x[train], y[train])
+    gains = []
+    for seed in range(4):  # which mode the training finds moves the loss of one table by .05
+        rng = np.random.default_rng(seed)
+        x = rng.uniform(-2.0, 2.0, (600, 2))
+        f = 2.0 * np.sin(2.0 * x[:, 0]) + x[:, 1]
+        y = np.array(["low", "middle", "high", "top"])[np.digitize(f + 0.5 * rng.logistic(size=600), [-1.5, 0.0, 2.8])]
+        y = pd.Series(pd.Categorical(y, ["low", "middle", "high", "top"], ordered=True))
+        train, test = slice(200), slice(200, None)
+        ordinal = bs.BayesianMLPRegressor(likelihood="ordinal", **options).fit(x[train], y[train])
+        plain = bs.BayesianMLPClassifier(**options).fit(x[train], y[train])
+        loss = []
+        for model in (ordinal, plain):
+            codes = pd.Index(model.classes_).get_indexer(y[test])
+            loss.append(-np.log(model.predict_proba(x[test])[np.arange(400), codes]).mean())
+        gains.append(loss[1] - loss[0])
+    assert np.mean(gains) > 0.05
     assert list(ordinal.classes_) == list(y.cat.categories)
-    loss = []
-    for model in (ordinal, plain):
-        codes = pd.Index(model.classes_).get_indexer(y[test])
-        loss.append(-np.log(model.predict_proba(x[test])[np.arange(400), codes]).mean())
-    assert loss[0] < loss[1] - 0.03
     assert ordinal.score(x[test], y[test]) > 0.5
     weights = np.full(200, 2.0)
     assert bs.BayesianMLPRegressor(likelihood="ordinal", **options).fit(x[train], y[train], weights).score(x, y) > 0.5
