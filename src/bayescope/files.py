@@ -76,7 +76,7 @@ def staged(folder: str | Path) -> Iterator[Path]:
                 _move_all(Path(stage), target)
     except OSError as error:
         raise InputError(
-            f"folder: expected to save files in {target}, got: {_reason(error)}. Mend that, or name another folder."
+            f"folder: expected to save files in {target}, got: {_reason(error)}. Fix this, or name another folder."
         ) from error
 
 

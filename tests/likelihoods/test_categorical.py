@@ -226,7 +226,7 @@ def test_a_prediction_is_not_scored_where_there_is_no_label(integral: str, outpu
 
 
 def test_the_label_for_none_is_no_class() -> None:
-    with pytest.raises(InputError, match="ignored: expected a label that is no class"):
+    with pytest.raises(InputError, match="ignored: expected a label that is not a class"):
         Categorical(ignored=1).targets([0, 1], 3)
     with pytest.raises(InputError, match=r"got -100 in row 1. .*bs.Categorical\(ignored=-100\)"):
         Categorical().targets([0, -100], 3)

@@ -71,7 +71,7 @@ def test_what_the_caller_says_of_the_rows_is_said(linear, tmp_path, held_out):
         ({"y": ["a"] * 3}, InputError, r"y: expected one value for each of the 100 rows"),
         ({"y": ["z"] * 100}, InputError, r"y: expected the classes that were fitted, 'a', 'b', got 'z' in row 0"),
         ({"y": [None] + ["a"] * 99}, InputError, r"y: expected a label in every row, got none in row 0"),
-        ({"y": np.zeros((100, 2))}, UnsupportedError, r"y: expected one label or number a row, got shape"),
+        ({"y": np.zeros((100, 2))}, UnsupportedError, r"y: expected one label or number per row, got shape"),
     ],
 )
 def test_what_cannot_be_reported_is_refused_and_nothing_is_written(logistic, tmp_path, change, error, said):

@@ -65,7 +65,7 @@ def test_what_is_no_gaussian_sum_is_said_in_words(logistic, options, said):
 
 
 def test_a_network_is_no_sum():
-    with pytest.raises(UnsupportedError, match="no sum over columns"):
+    with pytest.raises(UnsupportedError, match="not a sum over columns"):
         summands._summands(BayesianMLPClassifier(), None, None)
 
 

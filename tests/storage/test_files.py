@@ -216,7 +216,7 @@ def test_rows_that_are_read_from_the_data_are_not_saved(tmp_path):
 def test_what_could_not_be_read_again_is_not_saved(tmp_path):
     record = bs.fit_map(plain(), data(), likelihood="categorical", epochs=1, progress=False).record
     broken = replace(record, instead=3)
-    with pytest.raises(UnsupportedError, match="could not be read again: the instead of a Record is none"):
+    with pytest.raises(UnsupportedError, match="could not be read again: the instead of a Record is not one"):
         storage.save(broken, tmp_path / "record.bayes")
     assert list(tmp_path.iterdir()) == []
 

@@ -28,7 +28,7 @@ def test_a_file_that_asks_for_too_much_is_refused(name, tmp_path):
 def test_a_manifest_of_little_but_brackets_is_not_parsed(name, tmp_path):
     path = tmp_path / "file.bayes"
     path.write_bytes(ATTACKS[name]())
-    with pytest.raises(FileError, match="its manifest is no JSON of ours"):
+    with pytest.raises(FileError, match="its manifest is not JSON of ours"):
         storage.read_manifest(path)
 
 
@@ -56,7 +56,7 @@ def test_half_of_a_character_is_refused(text, tmp_path):
     halves = text.encode().decode("unicode_escape")
     path.write_bytes(file_of([], [halves], summary=halves))
     for read in (storage.load, storage.read_manifest):
-        with pytest.raises(FileError, match="its manifest is no JSON of ours"):
+        with pytest.raises(FileError, match="its manifest is not JSON of ours"):
             read(path)
     with pytest.raises(UnsupportedError, match="could not be read again"):
         storage.save([halves], tmp_path / "saved.bayes")

@@ -403,14 +403,14 @@ def _require_one_output_each(data: Observed, likelihood: Likelihood) -> None:
         return
     if not likelihood.domain.elementwise:
         raise UnsupportedError(
-            "monotone: expected two classes, or several labels a row, got more classes, whose probabilities depend on "
+            "monotone: expected two classes, or several labels per row, got more classes, whose probabilities depend on "
             "differences of outputs. Fit one class against the others."
         )
     columns = data.targets[slice(0, 1)].shape[1:]
     if columns != data.scale.shape:
         raise UnsupportedError(
             f"monotone: expected one output for each column of y, got {len(data.scale)} outputs of "
-            f"{type(likelihood).__name__}, some of which are no means. Take a likelihood with one output, such as "
+            f"{type(likelihood).__name__}, some of which are not means. Take a likelihood with one output, such as "
             "'gaussian'."
         )
 

@@ -69,7 +69,7 @@ def _workbook(path: Path, *, data_only: bool) -> Iterator[Any]:
         raise
     except Exception as error:  # noqa: BLE001  # whatever the parser of an altered file meets
         raise InputError(
-            f"{path}: expected a spreadsheet that can be read, got: {first_line(error)}. Save it anew, or as .csv."
+            f"{path}: expected a spreadsheet that can be read, got: {first_line(error)}. Save it again, or as .csv."
         ) from None
 
 

@@ -263,7 +263,7 @@ def dropout_prior(prior: Prior, weights: Weights, rates: Mapping[str, float]) ->
     """
     if not isinstance(prior.precision, Tensor):
         raise UnsupportedError(
-            "prior_precision: expected one number a weight at most, got a matrix. Give its diagonal."
+            "prior_precision: expected at most one number per weight, got a matrix. Give its diagonal."
         )
     if not rates:
         return prior

@@ -142,7 +142,7 @@ def class_labels(y: object, rows: int) -> np.ndarray:
     if kind == "multilabel-indicator":
         return Bernoulli().targets(labels.astype(np.float64), labels.shape[1]).numpy()
     if kind.endswith("multioutput"):
-        raise UnsupportedError(f"y: expected one label a row, or several that are 0 and 1, got {kind} labels.")
+        raise UnsupportedError(f"y: expected one label per row, or several that are 0 and 1, got {kind} labels.")
     return np.asarray(column_or_1d(labels, warn=True))
 
 

@@ -223,7 +223,7 @@ def _chosen(fitted: Fitted, name: str, why: str) -> Fitted:
 def _warn(added: float, advice: str) -> None:
     warn_once(
         "posterior='laplace': predictions of this posterior may be worse than those of its mode: averaging over it "
-        f"adds {added:.2g} nats a row to the log loss of the training rows, where at most {TRUSTED:g} is expected. "
+        f"adds {added:.2g} nats per row to the log loss of the training rows, where at most {TRUSTED:g} is expected. "
         f"{advice}",
         BayescopeWarning,
     )

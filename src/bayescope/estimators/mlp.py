@@ -225,7 +225,7 @@ class MLPEstimator(TableEstimator):
             return None, path
         if not kind.trains:
             raise UnsupportedError(
-                f"checkpoint: expected None for posterior={self.posterior!r}, which cannot go on from one, got "
+                f"checkpoint: expected None for posterior={self.posterior!r}, which cannot resume from one, got "
                 f"{self.checkpoint!r}."
             )
         return path, path.with_stem(f"{path.stem}-prior")

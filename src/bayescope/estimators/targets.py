@@ -113,7 +113,7 @@ class Labels:
     def _several(cls, codes: np.ndarray, class_weight: ClassWeight, names: Sequence[object]) -> Labels:
         if class_weight is not None:
             raise UnsupportedError(
-                "class_weight: expected None for several labels a row, which have no one class, got "
+                "class_weight: expected None for several labels per row, which do not form one class, got "
                 f"{class_weight!r}. Use sample_weight."
             )
         count = codes.shape[1]

@@ -145,6 +145,6 @@ def _noise(q: GaussianPosterior, asked: bool | Tensor, like: Tensor) -> Tensor |
     if not isinstance(noise, Tensor):
         raise UnsupportedError(
             "observation_noise: expected False for a posterior without a Gaussian likelihood, got True: its outcomes "
-            "are no f with noise. Leave it out, or give the noise variances as a tensor."
+            "are not f plus noise. Leave it out, or give the noise variances as a tensor."
         )
     return noise.to(like).expand(like.shape)

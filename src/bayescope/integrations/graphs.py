@@ -169,8 +169,8 @@ class GraphNetwork(nn.Module):
             return self._numbers("where", where)
         if where.shape not in ((self._first,), (self._count(),)):
             raise InputError(
-                f"where: expected a mask of shape ({self._first},), got {tuple(where.shape)}. Of several splits choose "
-                "one: graph.train_mask[:, 0]."
+                f"where: expected a mask of shape ({self._first},), got {tuple(where.shape)}. Choose one split if "
+                "there are several: graph.train_mask[:, 0]."
             )
         return self._numbers("where", where.nonzero()[:, 0].cpu())
 

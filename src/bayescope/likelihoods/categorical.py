@@ -93,7 +93,7 @@ class Categorical(Likelihood):
         labels = labels_in_rows(y, classes=outputs)
         if self.ignored is not None and 0 <= self.ignored < outputs:
             raise InputError(
-                f"ignored: expected a label that is no class 0…{outputs - 1}, got {self.ignored}. Take -100."
+                f"ignored: expected a label that is not a class 0…{outputs - 1}, got {self.ignored}. Take -100."
             )
         wrong = (labels < 0) | (labels >= outputs) | (labels != labels.floor())
         wrong = wrong if self.ignored is None else wrong & (labels != self.ignored)

@@ -193,7 +193,7 @@ class Ordinal(Likelihood):
         edges, place = self._edges(f), y.to(f.device)
         if place.numel() and int(place.max()) > len(edges) - 2:
             raise InputError(
-                f"y: expected ordered classes 0…{len(edges) - 2}, got {int(place.max())}. Learn them anew."
+                f"y: expected ordered classes 0…{len(edges) - 2}, got {int(place.max())}. Learn the cutpoints again."
             )
         return edges[place][:, None] - f, edges[place + 1][:, None] - f
 

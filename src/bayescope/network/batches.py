@@ -103,7 +103,7 @@ def as_data(data: Any) -> Any:
     if isinstance(data, Iterator):
         raise InputTypeError(
             f"data: expected batches that can be read in several passes, got a {type(data).__name__}, which is empty "
-            "after one. Give list(batches), or a function without arguments that returns the batches anew."
+            "after one. Give list(batches), or a function without arguments that returns the batches again."
         )
     refuse_graphs(data)
     if isinstance(data, Dataset | DataLoader | Mapping | Sequence) or hasattr(data, "__array__"):

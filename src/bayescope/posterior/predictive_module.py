@@ -276,7 +276,7 @@ def _response(likelihood: Likelihood | None, outputs: int, dtype: torch.dtype) -
             return _Response("softmax", none, single=False), "probs"
     raise UnsupportedError(
         f"export: expected the likelihood gaussian, bernoulli, probit or categorical, got "
-        f"{'none' if likelihood is None else likelihood.name!r}, whose prediction is no formula of plain tensors here. "
+        f"{'none' if likelihood is None else likelihood.name!r}, whose prediction cannot be exported as a formula. "
         "Serve it by bs.load."
     )
 

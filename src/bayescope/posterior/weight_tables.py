@@ -34,7 +34,7 @@ def layer_table(models: Sequence[Model], mean: Tensor, sd: Tensor, low: Tensor, 
     """
     network = network_of(models[0]) if models else None
     if network is None:
-        raise UnsupportedError("by: expected 'weight' for a model that is no network, got 'layer'. Leave it out.")
+        raise UnsupportedError("by: expected 'weight' for a model that is not a network, got 'layer'. Leave it out.")
     weights = network.weights
     layers = list(dict.fromkeys(weights.layers))
     numbers = torch.tensor([layers.index(layer) for layer in weights.layers])

@@ -217,7 +217,7 @@ def _flat(y: object) -> np.ndarray:
         array = array[:, 0]
     if array.ndim != 1:
         raise UnsupportedError(
-            f"y: expected one label or number a row, got shape {array.shape}. A report is about one target: report "
+            f"y: expected one label or number per row, got shape {array.shape}. A report is about one target: report "
             "each of several by a model of its own."
         )
     return array

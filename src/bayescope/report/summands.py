@@ -160,7 +160,7 @@ def as_sum(estimator: TableEstimator, judged: Judged, places: np.ndarray) -> Sum
 def _gaussian(posterior: Posterior) -> GaussianPosterior | PointPosterior:
     if isinstance(posterior, PointPosterior) or (isinstance(posterior, GaussianPosterior) and not posterior.transform):
         return posterior
-    raise UnsupportedError("its posterior is no mean with a covariance but draws of the weights")
+    raise UnsupportedError("its posterior consists of draws of the weights, without a covariance")
 
 
 @singledispatch
@@ -169,7 +169,7 @@ def _summands(
     judged: Judged,  # noqa: ARG001
     places: np.ndarray,  # noqa: ARG001
 ) -> tuple[list[Choice], list[Summand]]:
-    raise UnsupportedError(f"a {type(estimator).__name__} is no sum over columns, as linear and additive models are")
+    raise UnsupportedError(f"a {type(estimator).__name__} is not a sum over columns, as linear and additive models are")
 
 
 # Additive models ------------------------------------------------------------------------------------------------------

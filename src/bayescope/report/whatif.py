@@ -130,7 +130,7 @@ def _difference(
     sds = [np.sqrt(np.clip(np.diagonal(each, axis1=1, axis2=2), 0.0, None)) for each in (covariance, spread)]
     off, off_sd = float(np.abs(mean - latent).max()), float(np.abs(sds[0] - sds[1]).max())
     if max(off, off_sd) > NEAR * max(float(latent.std()), float(sds[1].max()), 1e-12):
-        raise UnsupportedError("its inputs mix columns, so that f is no sum over them")
+        raise UnsupportedError("its inputs mix columns, so that f is not a sum over them")
     return {"mean": off, "sd": off_sd, "rows": int(whole.sum())}
 
 

@@ -190,7 +190,7 @@ def _check_size(weights: Weights, limit: int) -> None:
     if weights.dim > limit:
         raise UnsupportedError(
             f"weights: expected at most {limit:,} random weights for NUTS, got {weights.dim:,}. Take fewer, as with "
-            "weights='last_layer'; an approximation, such as laplace or variational; or sgmcmc, which reads "
+            "weights='last_layer'. Or take an approximation, such as laplace or variational, or sgmcmc, which reads "
             f"minibatches. limit={weights.dim} samples all of them, if there is time."
         )
 

@@ -223,7 +223,7 @@ def _json(content: bytes, name: object) -> dict[str, Any]:
         found = json.loads(text, parse_constant=_no_constant)
         _check_unicode(text, found)
     except (ValueError, RecursionError) as error:
-        refuse_altered(name, f"its manifest is no JSON of ours ({type(error).__name__})")
+        refuse_altered(name, f"its manifest is not JSON of ours ({type(error).__name__})")
     if not isinstance(found, dict):
         refuse_altered(name, "its manifest is no table")
     return found
@@ -251,7 +251,7 @@ def _check_unicode(text: str, value: object) -> None:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _is_possible(entry: object) -> bool:

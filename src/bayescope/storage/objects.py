@@ -91,7 +91,7 @@ class StoredClass:
             raise MalformedError(f"a {name} has other parts")
         for part, value in parts.items():
             if not fits(value, hints[part]):
-                raise MalformedError(f"the {part} of a {name} is none")
+                raise MalformedError(f"the {part} of a {name} is not one")
         kept = {part: parts.pop(part) for part in self.kept if part in parts}
         made: Any = object.__new__(self.type) if self.named is not None else self.type(**parts)
         if self.named is not None:
@@ -163,7 +163,7 @@ class StoredEstimator:
             if not _IDENTIFIER.match(key) or key.startswith("__") or hasattr(self.type, key):
                 raise MalformedError(f"{key[:40]!r} is not learnt by {name}")
             if not fits(parts[key], self.hints.get(key, Any)):
-                raise MalformedError(f"the {key} of {name} is none")
+                raise MalformedError(f"the {key} of {name} is not one")
         vars(made).update({key: part for key, part in parts.items() if key not in options})
         if self.check is not None:
             self.check(made)

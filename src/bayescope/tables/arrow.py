@@ -112,8 +112,8 @@ def in_unicode(table: str, name: str, cells: Callable[[], list[Any]]) -> list[An
         return cells()
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{table}: column {name!r}: expected text in UTF-8, got the byte {error.object[error.start]:#x}, which is "
-            "none. Write the file anew."
+            f"{table}: column {name!r}: expected text in UTF-8, got the byte {error.object[error.start]:#x}. Write "
+            "the file again."
         ) from None
 
 

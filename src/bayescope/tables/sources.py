@@ -110,7 +110,7 @@ def reading(table: str) -> Iterator[None]:
     except (arrow_module().ArrowException, OSError, UnicodeError, OverflowError, MemoryError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         words = reason if len(reason) <= MOST_LETTERS else f"{reason[:MOST_LETTERS]}…"
-        advice = "Free memory, or write it anew" if isinstance(error, MemoryError) else "Write it anew"
+        advice = "Free memory, or write it again" if isinstance(error, MemoryError) else "Write it again"
         raise InputError(f"{table}: expected a table that can be read, got: {words}. {advice}.") from None
 
 
@@ -121,7 +121,7 @@ def refuse_fewer(table: str, expected: int, found: int) -> None:
         InputError: with both numbers.
     """
     if found < expected:
-        raise InputError(f"{table}: expected {expected} rows, as its end says, got {found}. Write it anew.")
+        raise InputError(f"{table}: expected {expected} rows, as its end says, got {found}. Write it again.")
 
 
 def files_of(path: Path) -> Iterator[Path]:
@@ -140,10 +140,10 @@ def files_of(path: Path) -> Iterator[Path]:
         base = _fixed(path)
         found = sorted(each for each in base.glob(str(path.relative_to(base))) if each.is_file())
         if not found:
-            raise InputError(f"{path}: expected a pattern that some file fits, got none. Mend the path.")
+            raise InputError(f"{path}: expected a pattern that some file fits, got none. Correct the path.")
         yield from found
         return
-    raise InputError(f"{path}: expected a file, a directory or a glob, got none of that name. Mend the path.")
+    raise InputError(f"{path}: expected a file, a directory or a glob, got none of that name. Correct the path.")
 
 
 def format_of(files: Sequence[Path]) -> str:

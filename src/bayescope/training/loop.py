@@ -91,8 +91,8 @@ class Outcome:
         left = "" if self.left is None else f": about {self.left:.3g} nats may be left to gain"
         warn_once(
             "This posterior's predictions may be worse than the network allows: the training has not converged "
-            f"after {self.epochs:,} epochs{left}. Give epochs= for a longer one, standardise the inputs, or go on "
-            "from its .model.",
+            f"after {self.epochs:,} epochs{left}. Give epochs= for a longer one, standardise the inputs, or "
+            "continue from its .model.",
             ConvergenceWarning,
         )
         return True

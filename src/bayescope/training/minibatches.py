@@ -311,7 +311,7 @@ class Minibatches:
         if self._processes.count == 1 and before != self.rows:
             raise InputError(
                 f"data: expected {self.rows} rows in every epoch, as in the pass that counted them, got {before}. "
-                "Give a loader that starts anew at each pass."
+                "Give a loader that starts again at each pass."
             )
 
     def _count(self) -> int:
