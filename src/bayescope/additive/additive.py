@@ -403,8 +403,8 @@ def _require_one_output_each(data: Observed, likelihood: Likelihood) -> None:
         return
     if not likelihood.domain.elementwise:
         raise UnsupportedError(
-            "monotone: expected two classes, or several labels per row, got more classes, whose probabilities depend on "
-            "differences of outputs. Fit one class against the others."
+            "monotone: expected two classes, or several labels per row, got more classes, whose probabilities depend "
+            "on differences of outputs. Fit one class against the others."
         )
     columns = data.targets[slice(0, 1)].shape[1:]
     if columns != data.scale.shape:

@@ -310,7 +310,8 @@ def _check_decay(weight_decay: float | None, prior_precision: Any, rows: int | N
         )
     if rows is not None and (has_data or weight_decay is None):
         raise UnsupportedError(
-            f"rows: expected None unless weight_decay= is given without data, got {rows!r}. The rows of data are counted."
+            f"rows: expected None unless weight_decay= is given without data, got {rows!r}. The rows of data are "
+            "counted."
         )
 
 
