@@ -52,7 +52,8 @@ test-lowest: .venv-lowest/.installed  ## tests with each dependency at the lower
 	OMP_NUM_THREADS=1 $(LOWEST)/pytest -q -o filterwarnings=default -n $(WORKERS) --dist worksteal --ignore=tests/bench --ignore=tests/test_docs_site.py \
 	  --ignore=tests/test_prose.py tests
 
-lint: .venv/.installed-dev  ## ruff: code, import order, docstrings, formatting
+lint: .venv/.installed-dev  ## ruff: code, import order, docstrings, formatting; and spelling
+	$(BIN)/typos --format brief
 	$(BIN)/ruff check --quiet
 	$(BIN)/ruff format --check --quiet
 
