@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from bayescope import checks
-from bayescope.errors import InputTypeError, UnsupportedError
+from bayescope.errors import InputTypeError, MemoryBudgetError, UnsupportedError
 from bayescope.estimators.base import (
     BLOCK_NUMBERS,
     ClassWeight,
@@ -163,7 +164,7 @@ class MLPEstimator(TableEstimator):
             checks.flag("progress", self.progress),
         )  # fmt: skip
         widest = max(architecture.features, *architecture.hidden, architecture.outputs)
-        with known.threads(schedule.batch_size, widest):
+        with known.threads(schedule.batch_size, widest), _width_explained(architecture):
             learnt = learn(lesson, seed, train=kind.from_trained)
             setting = self._setting(known, order + 1, units, lesson, learnt, checks.seed_from(source), path)
             posterior = infer(kind, setting, given)
@@ -251,6 +252,20 @@ class MLPEstimator(TableEstimator):
             return TableEstimator._read_rows(self, rows, read)
         # A network has to be called on a row; what it says of any has the shapes.
         return read(self._predicted(InputRows(np.zeros((1, rows.values.shape[1])))))[:0]
+
+
+@contextmanager
+def _width_explained(architecture: Architecture) -> Iterator[None]:
+    """Says of a curvature that memory does not hold what to do about the table: estimators have no other structure."""
+    try:
+        yield
+    except MemoryBudgetError as error:
+        hidden = tuple(architecture.hidden)
+        raise MemoryBudgetError(
+            f"X: expected a network whose curvature fits into memory, got {architecture.features:,} inputs and hidden="
+            f"{hidden}: each layer needs matrices with as many rows and columns as it has inputs. Keep fewer "
+            "columns or hidden units, or take a linear model."
+        ) from error
 
 
 def _less_offset(block: RowBlock) -> RowBlock:
