@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -14,7 +15,6 @@ import pytest
 
 import bayescope as bs
 from bayescope.additive import additive
-from bayescope.curvature import plan
 from bayescope.errors import MemoryBudgetError
 from bayescope.estimators import inputs
 from bayescope.memory import memory_limit
@@ -135,7 +135,7 @@ def test_covariances_of_very_many_weights_are_refused(limited: Callable[[int], N
 
 def test_a_network_of_more_columns_than_its_curvature_allows_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
     X = np.random.default_rng(0).standard_normal((40, 400))
-    monkeypatch.setattr(plan, "free_memory", lambda _: 8 * 400**2)
+    monkeypatch.setattr(sys.modules["bayescope.curvature.plan"], "free_memory", lambda _: 8 * 400**2)
     model = bs.BayesianMLPRegressor(hidden=(3,), epochs=2, random_state=0)
     with pytest.raises(MemoryBudgetError, match=r"X: expected a network .* 400 inputs and hidden=\(3,\).*linear model"):
         model.fit(X, X[:, 0])
