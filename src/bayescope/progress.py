@@ -20,6 +20,8 @@ REFRESH_SECONDS = 0.1
 
 Report = Callable[[int, int | None, str], None]
 
+# Work that may be short shows no bar before so many seconds.
+PATIENCE_SECONDS = 2.0
 # A bar inside another one stays hidden: the outer one says what a person waits for.
 _drawn: ContextVar[bool] = ContextVar("a bar is drawn", default=False)
 _listener: ContextVar[Report | None] = ContextVar("who hears each step", default=None)

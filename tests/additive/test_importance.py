@@ -10,6 +10,8 @@ import pytest
 import torch
 from scipy.special import ndtr
 
+import bayescope as bs
+from bayescope import progress
 from bayescope.additive import explain, importance
 from bayescope.errors import InputError
 from tests.additive.fitted import encoded, fitted, frame, weights
@@ -79,3 +81,13 @@ def test_seeds_are_repeated_and_told_apart():
 def test_options_are_checked(option, value):
     with pytest.raises(InputError, match=option):
         importance(fitted(), **{option: value})
+
+
+def test_each_phase_of_a_fit_and_of_its_importance_is_heard() -> None:
+    X = np.random.default_rng(0).standard_normal((40, 4))
+    heard: list[str] = []
+    with progress.listening(lambda done, steps, name: heard.append(name)):
+        model = bs.NeuralAdditiveRegressor(hidden=4, epochs=8, random_state=0).fit(X[:, :3], X[:, 0] + X[:, 3])
+        model.importance()
+    for phase in ("encoding x2", "preparing 3 features", "computing the mode", "computing the importance of x2"):
+        assert phase in heard

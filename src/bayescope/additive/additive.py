@@ -204,7 +204,10 @@ class _Fitter:
 
     def of_features(self) -> AdditiveFit:
         """The fit without any pair."""
-        begun, options = self._every, self.options
+        options = self.options
+        with progress_bar("preparing", visible=options.progress) as report:
+            report(0, None, f"{len(self.encoding.features)} features")
+            begun = self._every
         if not isinstance(options.prior_precision, str) or not begun.wide(self.data.total):
             return self._climbed(begun, None, f"{len(begun.places)} features")
         return selected(begun, self.data.design, self._climbed, shared=self._shared, progress=options.progress)

@@ -25,6 +25,7 @@ from bayescope.additive.contributions import (
 from bayescope.additive.effects import UNIT, as_array, long_frame
 from bayescope.additive.terms import EncodedRows
 from bayescope.errors import InputError
+from bayescope.progress import PATIENCE_SECONDS, progress_bar
 from bayescope.tables.columns import Column
 
 # How the constant parts are called beside the terms.
@@ -256,13 +257,15 @@ def importance(
     moves = additive.posterior.sample(checks.count("draws", draws), generator=generator) - location
     moves = torch.cat([torch.zeros_like(location)[None], moves]).mT
     total = torch.zeros(len(model.terms), model.outputs, moves.shape[1], dtype=torch.float64)
-    for place, term in enumerate(model.terms):  # each at its own distinct points
-        values = additive.seen.values(term.features)
-        for block in read(additive, values.rows(additive.encoding), [place]):
-            if not any(bool(part.any()) for part in (block.means, *block.jacobians[0].values())):
-                continue  # switched off: 0 in every draw
-            size = at_draws(additive, block, 0, moves).abs()
-            total[place] += torch.tensordot(values.weights[block.rows], size, 1)
+    with progress_bar("computing", patience=PATIENCE_SECONDS) as report:
+        for place, term in enumerate(model.terms):  # each at its own distinct points
+            report(place, len(model.terms), f"the importance of {term.name}")
+            values = additive.seen.values(term.features)
+            for block in read(additive, values.rows(additive.encoding), [place]):
+                if not any(bool(part.any()) for part in (block.means, *block.jacobians[0].values())):
+                    continue  # switched off: 0 in every draw
+                size = at_draws(additive, block, 0, moves).abs()
+                total[place] += torch.tensordot(values.weights[block.rows], size, 1)
     point, over = (part := total.movedim(-1, 0) / additive.seen.features[0].weights.sum())[0], part[1:]
     ends = torch.quantile(over, torch.tensor([tail, 1.0 - tail], dtype=torch.float64), dim=0)
     sd = over.std(0, correction=0)

@@ -11,6 +11,7 @@ import pandas as pd
 
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, OptionError, UnsupportedError
+from bayescope.progress import PATIENCE_SECONDS, progress_bar
 from bayescope.storage import stored
 from bayescope.tables.columns import Column, Kind, in_order_of, values_of_kind
 from bayescope.tables.scaling import SCALINGS, Scaling
@@ -302,14 +303,16 @@ class TableEncoding:
                 f"X: Found array with 0 sample(s) (shape=(0, {len(columns)})) while a minimum of 1 is required."
             )
         transforms = transforms_of({column.name: column.kind for column in columns}, numeric_transform)
-        return cls(
-            tuple(
-                NumericEncoding.fit(column, transforms[column.name], weights)
-                if column.kind == "numeric"
-                else CategoricalEncoding.fit(column, weights)
-                for column in columns
-            )
-        )
+        features: list[Feature] = []
+        with progress_bar("encoding", patience=PATIENCE_SECONDS) as report:
+            for column in columns:
+                report(len(features), len(columns), column.name)
+                features.append(
+                    NumericEncoding.fit(column, transforms[column.name], weights)
+                    if column.kind == "numeric"
+                    else CategoricalEncoding.fit(column, weights)
+                )
+        return cls(tuple(features))
 
     @property
     def names(self) -> tuple[str, ...]:

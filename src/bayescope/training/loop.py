@@ -20,7 +20,7 @@ from bayescope.priors import Prior
 from bayescope.private_draws import PrivateDraws, RandomSource, present_source
 from bayescope.process_state import threads_for
 from bayescope.processes import present, warn_once
-from bayescope.progress import Report, progress_bar
+from bayescope.progress import PATIENCE_SECONDS, Report, progress_bar
 from bayescope.training.checkpoint import Checkpoint
 from bayescope.training.convergence import Pace
 from bayescope.training.facts import describe
@@ -30,8 +30,6 @@ from bayescope.training.objective import Objective
 from bayescope.training.steps import Interrupts, Steps, Turn, gpus_of, held, share_random_states
 from bayescope.training.watch import Watch
 
-# Shorter runs show no bar.
-PATIENCE_SECONDS = 2.0
 # A training of a given number of epochs, `TOLD` at least, is at rest where its second half has lowered the loss, a mean
 # over a quarter of the epochs, by at most this many nats and nats a row, or by this many standard errors.
 REST, REST_A_ROW, ERRORS, TOLD = 1.0, 3e-2, 3.0, 8
