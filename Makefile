@@ -44,8 +44,20 @@ ARITHMETIC ?= $(addprefix tests/linear/test_,mode.py laplace.py evidence.py expa
 test-arithmetic: .venv/.installed-dev  ## tests of what rounding can reach, under the arithmetic of two older processors
 	$(BIN)/pytest -q --dist each --tx $(BASELINE) --tx $(AVX2) $(ARITHMETIC)
 
-test-peers: bench-env  ## run the code of the pages "Coming from", that of the other packages too
-	OMP_NUM_THREADS=1 $(BENCH)/pytest -q tests/test_prose.py -k coming_from
+test-peers: .venv/.peers/.installed  ## run the code of the pages "Coming from", that of the other packages too
+	PYTHONPATH=.venv/.peers OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) tests/test_prose.py -k coming_from
+
+# Beside the environment and not in it: Bambi needs a version of arviz-plots that knows no matplotlib 3.11.
+PEERS := arviz-base arviz-plots arviz-stats asdfghjkl autograd autograd-gamma backpack-for-pytorch bambi cachetools cons \
+  curvlinops-for-pytorch einconv einops etuples formulae graphviz interpret-core jax jaxlib laplace-torch lifelines llvmlite \
+  logical-unification mapie matplotlib==3.10.8 minikanren ml-dtypes ngboost numba numpyro opt-einsum pymc pyro-api pyro-ppl \
+  pytensor sparse toolz torchmetrics tqdm unfoldnd
+
+.venv/.peers/.installed: constraints.txt .venv/.installed-dev
+	@echo "Installing the packages of the pages Coming from into .venv/.peers"
+	@grep -v '^matplotlib==' constraints.txt > .venv/constraints-peers.txt
+	@$(PIP) --no-compile --no-deps --target .venv/.peers --constraint .venv/constraints-peers.txt $(PEERS)
+	@touch $@
 
 # Older versions warn of each other, so that warnings are no errors here; narwhals 2.0 knows no polars 2.
 test-lowest: .venv-lowest/.installed  ## tests with each dependency at the lower bound of pyproject.toml

@@ -92,7 +92,6 @@ def test_deep_networks_of_ordinary_layers_are_described(tmp_path):
     ("name", "attribute", "value"),
     [
         ("logistic, pipeline", "scale_", {"tuple": [1.0, "x"]}),
-        ("mlp, laplace", "feature_names_in_", ["x"]),
     ],
 )
 def test_a_model_with_altered_attributes_fails_in_the_library_s_words(name, attribute, value, tmp_path):
@@ -110,6 +109,13 @@ def test_a_model_with_altered_attributes_fails_in_the_library_s_words(name, attr
             getattr(model, answer)(rows)
         assert error.value.__cause__ is not None
         assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_loaded_model_names_a_column_that_is_missing_and_does_not_suspect_its_file(tmp_path):
+    model = storage.load(estimator("mlp, laplace").save(tmp_path / "model.bayes"))
+    rows = table().iloc[:3]
+    with pytest.raises(InputError, match=rf"yet now missing:\n- {rows.columns[0]}"):
+        model.predict(rows.iloc[:, 1:])
 
 
 def test_a_model_that_is_fitted_again_forgets_its_file(tmp_path):

@@ -88,14 +88,14 @@ class FrameReader:
         """The columns of a table like the one that was fitted, by the names that they had there.
 
         Raises:
-            ValueError: if the table has more, fewer or other columns, in scikit-learn's words.
-            InputError: if X cannot be used; the message names the column.
+            InputError: if the table has more, fewer or other columns, in scikit-learn's words, or X cannot be used; the
+                message names the column.
             InputTypeError: if X is no table, or a column holds what is neither a number nor a label.
         """
         X = dense(X)
         _require_room(X)
         columns = read_table(X, categorical=[at for at in self.categorical if at < _width(X)])
-        validate_data(estimator, _sized(X, columns), reset=False, skip_check_array=True)
+        _require_alike(estimator, _sized(X, columns))
         # Without names, or with names that were not there to be learnt, columns are known by their positions.
         return [replace(column, name=name) for column, name in zip(columns, self.names, strict=True)]
 
@@ -105,7 +105,7 @@ class FrameReader:
         numbers = None if self.categorical else finite_numbers(X)
         if numbers is None:
             return self.columns(estimator, X)
-        validate_data(estimator, numbers, reset=False, skip_check_array=True)
+        _require_alike(estimator, numbers)
         return numbers
 
     def blocks(self, table: TableDataset, others: Sequence[str] = ()) -> Iterator[list[Column]]:
@@ -193,6 +193,17 @@ def finite_numbers(X: object) -> np.ndarray | None:
     table = array.astype(np.float64, copy=False)
     with np.errstate(over="ignore", invalid="ignore"):  # the sum is finite only if all numbers are
         return table if np.isfinite(table.sum()) or np.isfinite(table).all() else None
+
+
+def _require_alike(estimator: BaseEstimator, X: object) -> None:
+    """Refuses a table with other columns than the one that was fitted, in scikit-learn's words, as an error of ours.
+
+    A model from a file takes any other error for a sign that the file was altered.
+    """
+    try:
+        validate_data(estimator, X, reset=False, skip_check_array=True)
+    except ValueError as error:
+        raise InputError(str(error)) from None
 
 
 def _require_room(X: object) -> None:
