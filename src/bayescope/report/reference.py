@@ -24,7 +24,11 @@ from bayescope.additive.problem import AdditiveHyperparameters
 from bayescope.comparison.resampling import evenly
 from bayescope.density import PARETO_K_LIMIT, convergence, nuts_draws, pareto_smoothed
 from bayescope.errors import BayescopeError, InputError, MissingDependencyError, OptionError, UnsupportedError
-from bayescope.estimators import BayesianLinearRegression, BayesianLogisticRegression
+from bayescope.estimators import (
+    BayesianGeneralizedLinearModel,
+    BayesianLinearRegression,
+    BayesianLogisticRegression,
+)
 from bayescope.estimators.additive_reading import AdditiveEstimator
 from bayescope.estimators.base import TableEstimator
 from bayescope.estimators.mlp import MLPEstimator
@@ -57,6 +61,8 @@ WEIGHED = 4000
 # A direction whose posterior variance the rows change by less than this share is the prior's.
 SEEN = 1e-4
 VARIATIONAL = ("variational", "mean_field")
+# Whose model is linear in its weights; others are used as their linearisation at the mode.
+LINEAR = (BayesianGeneralizedLinearModel, BayesianLogisticRegression)
 # A posterior is of other rows if its mode is further than this from theirs, in squared standard deviations.
 ELSEWHERE = 1.0
 
@@ -220,6 +226,7 @@ def _of_laplace(posterior: Posterior) -> bool:
 
 
 @_obstacle.register(AdditiveEstimator)
+@_obstacle.register(BayesianGeneralizedLinearModel)
 @_obstacle.register(BayesianLogisticRegression)
 @_obstacle.register(BayesianLinearRegression)
 def _(estimator: Any) -> str:
@@ -236,6 +243,8 @@ def _(estimator: Any) -> str:
         what = "ordered classes"
     elif getattr(estimator, "_multilabel", False) or likelihood.parts:
         what = "several targets"
+    elif isinstance(estimator, BayesianGeneralizedLinearModel) and likelihood.hyperparameters:
+        what = f"a learnt {' and '.join(likelihood.hyperparameters).replace('_', ' ')}"
     said = "This posterior was not compared with a reference: bayescope has none for a model with"
     return f"{said} {what}." if what else ""
 
@@ -407,7 +416,7 @@ class FunctionSpace:
         # At a mode θ* − m = D⁻¹ Jᵀ ∂ log p/∂f: so much is known of the prior mean m without being told; 0 if linear.
         slope = (likelihood.gradient(constant, targets) * w[:, None]).flatten()
         _refuse_other_rows(posterior, (slope @ basis - at / scaled) / scaled * _centred(estimator))
-        pull = at / scaled if isinstance(estimator, BayesianLogisticRegression) else slope @ basis
+        pull = at / scaled if isinstance(estimator, LINEAR) else slope @ basis
         bent = float((likelihood.hessian(constant, targets) * w[:, None, None]).abs().max())
         directions = _directions(basis, max(bent, 1e-3))
         first = constant - (basis @ pull).unflatten(0, constant.shape)
@@ -467,7 +476,7 @@ def _measured(
             draws, method = weighed, "importance"
         found = Standing(
             method, rows=len(density.weights), directions=density.dim, pareto_k=pareto_k,
-            linearized=not isinstance(estimator, BayesianLogisticRegression),
+            linearized=not isinstance(estimator, LINEAR),
         )  # fmt: skip
         if draws is not None:
             return _compared(estimator, judged, space, draws, found, source)

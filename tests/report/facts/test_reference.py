@@ -188,6 +188,25 @@ def test_what_has_no_reference_says_why(linear, logistic, facts_of):
     assert block.look == "unknown"
 
 
+def test_counts_are_held_against_the_exact_posterior_and_a_learnt_dispersion_is_not():
+    """Of one weight, flat intercept and N(0, 1/2): a grid integrates the mean count."""
+    source = np.random.default_rng(0)
+    x = source.normal(size=12)
+    X, y = pd.DataFrame({"x": x}), source.poisson(np.exp(0.3 + 0.8 * x))
+    model = bs.BayesianGeneralizedLinearModel(likelihood="poisson", prior_precision=2.0, standardize=False).fit(X, y)
+    case = Case(model, X, y, (X, y))
+    found = found_for(case)
+    slope, level = np.meshgrid(np.linspace(-3, 4, 700), np.linspace(-5, 3, 700))
+    f = slope[..., None] * (x - x.mean()) + level[..., None]
+    log_joint = (y * f - np.exp(f)).sum(-1) - slope**2
+    mass = np.exp(log_joint - log_joint.max())
+    exact = (mass[..., None] * np.exp(f)).sum((0, 1)) / mass.sum()
+    assert (found.method, found.directions, found.linearized) == ("nuts", 2, False)
+    assert found.predictions[:, 0] == pytest.approx(exact, rel=0.06)
+    counted = bs.BayesianGeneralizedLinearModel(likelihood="negative_binomial").fit(X, y)
+    assert "a learnt dispersion" in found_for(case._replace(estimator=counted)).reason
+
+
 def test_three_classes_and_a_point(three_classes, one_feature, monkeypatch):
     found = found_for(three_classes, most=0)
     assert found.method == "importance"
