@@ -451,9 +451,9 @@ class PredictOptions(TableOptions):
 class CompareOptions(TrainingOptions):
     """Fit every posterior of a model to TABLE and judge each one against NUTS, where it takes seconds.
 
-    Or, given saved models before TABLE, judge them on the same of its rows: the scores of each, paired differences
-    with their intervals, who is better or that the rows do not tell. Of a table that they were fitted to with
-    --no-refit, the rows that were held out judge.
+    If you give saved models before TABLE, they are scored on the same rows of it: the scores of each model, paired
+    differences with their intervals, and which one is better, or that the rows show no clear difference. If they were
+    fitted to this table with --no-refit, the rows that were held out are used.
 
     Prints one table: test scores (of classes NLL, Brier, ECE, AUROC, of ordered ones CRPS too; of numbers NLL, CRPS,
     RMSE, coverage), the distance to NUTS or what stands in for it, log evidence, PSIS-LOO and seconds, with plain

@@ -289,13 +289,15 @@ def test_an_additive_model_of_too_many_columns_is_refused_by_the_header_with_a_c
     table, out = tmp_path / "wide table.csv", tmp_path / "m.bayes"
     rows = np.random.default_rng(0).standard_normal((30, 6)).round(3)
     table.write_text("a;b;c;d;e;y\n" + "\n".join(";".join(map(str, row)) for row in rows) + "\n")
-    options = ["--target", "y", "--missing", "n/a", "--sep", ";", "--out", out]
+    options = ["--target", "y", "--missing", "n/a", "--sep", ";", "--seed", "3", "--no-refit", "--out", out]
     with monkeypatch.context() as reading:
         reading.setattr(fitting, "read_training_table", lambda *_, **__: pytest.fail("the table was read"))
         result = run("fit", table, *options)
     assert refused(result, "expected at most 3 features for --model additive, got 5. Leave columns out with --drop, or")
     command = shlex.split(result.stderr.partition("bayescope fit ")[2])
+    assert {"--no-refit", "--seed"} <= set(command)
     assert run("fit", *command).exit_code == 0
     assert type(bs.load(out)).__name__ == "BayesianLinearRegression"
     out.unlink()
+    assert refused(run("fit", table, *options, "--stream"), "--no-refit --stream --out")
     assert run("fit", table, *options, "--drop", "a,b", "--set", "epochs=6").exit_code == 0

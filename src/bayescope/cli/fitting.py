@@ -104,6 +104,7 @@ def _read(options: FitOptions, processes: Processes) -> TrainingTable | Streamed
                 "parts of the dates into the files."
             )
         files = ArrowSource(path, options.missing or (), TextFormat.of(options))
+        _refuse_wide(files, roles, options)
         return read_streamed_table(files, roles, task, processes, options.likelihood)
     source, dates = opened_table(path, options)
     _refuse_wide(source, roles, options)
@@ -126,6 +127,13 @@ def _refuse_wide(source: Source, roles: Roles, options: FitOptions) -> None:
     ]
     task = [] if options.task == "auto" else [flag("--task", options.task)]
     words = [shell_word(str(options.table)), flag("--target", options.target), "--model linear", *task, *flags]
+    asked = {
+        f"--seed {options.seed}": options.seed != type(options).seed,
+        f"--test-size {options.test_size:g}": options.test_size != type(options).test_size,
+        "--no-refit": not options.refit,
+        "--stream": options.stream is True,
+    }
+    words += [word for word, told in asked.items() if told]
     words.append(f"--out {shell_word(str(options.out))}")
     raise InputError(
         f"{source.name}: expected at most {MOST_FEATURES:,} features for --model additive, got {count:,}. Leave "
