@@ -197,7 +197,15 @@ def test_pages_open_as_files_without_a_complaint(site: Path, browser: Any, size:
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
-    opened = ("index", "start/network", "choosing", "mathematics", "gallery", "reference/index", "reference/networks")
+    opened = (
+        "index",
+        "start/network",
+        "choosing",
+        "understand/laplace",
+        "gallery",
+        "reference/index",
+        "reference/networks",
+    )
     for name in opened:
         page.goto((site / f"{name}.html").as_uri())
         page.wait_for_function("document.querySelectorAll('.arithmatex:not(:has(.katex))').length === 0")
@@ -257,6 +265,13 @@ SEARCHES = {
     "bs.tune_prior": "reference/networks",
     "BayesianLogisticRegression": "reference/estimators",
     "changelog": "changelog",
+    "formulas": "understand/index",
+    "elbo": "understand/variational_inference",
+    "marginal likelihood": "understand/evidence",
+    "model comparison": "understand/evidence",
+    "moment matching": "understand/expectation_propagation",
+    "effective sample size": "understand/mcmc",
+    "quadrature": "understand/predictions",
 }
 # The site's own worker ranks the pages, as it does when somebody types: without the pauses of the page around it.
 RANK = """async ([index, queries]) => {

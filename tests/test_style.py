@@ -117,7 +117,6 @@ STILL = {
     "docs/choosing.md",
     "docs/decisions.md",
     "docs/how_wrong.md",
-    "docs/mathematics.md",
     "docs/networks.md",
     "docs/report.md",
     "docs/scaling.md",

@@ -61,12 +61,11 @@ WORDS = {
         "RandomForestRegressor"
     ),
     "how_wrong.md": "overfitting overfitted validation diagnostics R-hat Pareto held-out test",
-    "laplace.md": "laplace-torch linearised linearized KFAC Kronecker GGN Hessian Fisher marginal evidence tune",
+    "laplace.md": "laplace-torch linearised linearized KFAC Kronecker GGN Hessian Fisher tune",
     "large_models.md": "ResNet ViT vision bfloat16 half precision Llama",
     "large_outputs.md": "many classes ImageNet vocabulary extreme segmentation",
     "large_tables.md": "big data out-of-core streaming larger",
     "logging.md": "logging verbose messages silent warnings",
-    "mathematics.md": "formulas derivations theory",
     "measured.md": "benchmarks speed fast accuracy",
     "networks.md": "neural BNN variational inference VI backprop SWAG SGLD SGMCMC deep ensembles",
     "notebooks.md": "Jupyter Colab IPython progress",
@@ -87,6 +86,12 @@ WORDS = {
         "scikit-learn sklearn DataFrames pandas polars tabular quickstart getting started tutorial logistic linear "
         "classifier"
     ),
+    "understand/evidence.md": "marginal likelihood evidence Bayes factor Occam model comparison hyperparameters",
+    "understand/expectation_propagation.md": "EP moment matching",
+    "understand/index.md": "mathematics formulas derivations theory notation",
+    "understand/mcmc.md": "Metropolis Hamiltonian Langevin SGHMC effective sample size",
+    "understand/predictions.md": "integrals quadrature MacKay softmax bridge",
+    "understand/variational_inference.md": "ELBO lower bound KL divergence mean-field",
     "your_data.md": "DataLoader datasets sample_weight soft labels graphs GNN Geometric skorch accelerate",
 }
 # How much a match counts, beside 1 on a page of the guide: a table of measurements that names a function comes after
