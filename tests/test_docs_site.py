@@ -197,7 +197,15 @@ def test_pages_open_as_files_without_a_complaint(site: Path, browser: Any, size:
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
-    opened = ("index", "start/network", "choosing", "mathematics", "gallery", "reference/index", "reference/networks")
+    opened = (
+        "index",
+        "start/network",
+        "choosing",
+        "understand/laplace",
+        "gallery",
+        "reference/index",
+        "reference/networks",
+    )
     for name in opened:
         page.goto((site / f"{name}.html").as_uri())
         page.wait_for_function("document.querySelectorAll('.arithmatex:not(:has(.katex))').length === 0")
@@ -213,7 +221,7 @@ SEARCHES = {
     "csv": "any_table",
     "excel": "any_table",
     "xlsx": "any_table",
-    "missing values": "any_table",
+    "missing values": "how_to/missing_values",
     "categorical": "any_table",
     "install": "start/install",
     "pip install": "start/install",
@@ -235,11 +243,15 @@ SEARCHES = {
     "lightning": "other_trainers",
     "confidence": "decisions",
     "uncertainty": "decisions",
-    "conformal": "decisions",
+    "conformal": "how_to/guarantee",
     "outlier": "any_outcome",
     "poisson": "any_outcome",
     "counts": "any_outcome",
     "survival": "any_outcome",
+    "nan": "how_to/missing_values",
+    "imputation": "how_to/missing_values",
+    "deploy": "how_to/serve",
+    "rest api": "how_to/serve",
     "save": "files",
     "load": "files",
     "pickle": "files",
@@ -257,6 +269,13 @@ SEARCHES = {
     "bs.tune_prior": "reference/networks",
     "BayesianLogisticRegression": "reference/estimators",
     "changelog": "changelog",
+    "formulas": "understand/index",
+    "elbo": "understand/variational_inference",
+    "marginal likelihood": "understand/evidence",
+    "model comparison": "understand/evidence",
+    "moment matching": "understand/expectation_propagation",
+    "effective sample size": "understand/mcmc",
+    "quadrature": "understand/predictions",
 }
 # The site's own worker ranks the pages, as it does when somebody types: without the pauses of the page around it.
 RANK = """async ([index, queries]) => {

@@ -27,8 +27,8 @@ WORDS = {
         "censored lifetimes ordinal zero-inflated Tweedie proportions custom likelihood"
     ),
     "any_table.md": (
-        "CSV TSV Excel xlsx spreadsheets encoding separator delimiter decimal comma dates missing values NaN "
-        "imputation categorical categories one-hot leakage cleaning"
+        "CSV TSV Excel xlsx spreadsheets encoding separator delimiter decimal comma dates "
+        "categorical categories one-hot leakage cleaning"
     ),
     "bayesian_optimisation.md": "optimization BoTorch Thompson acquisition expected improvement preferences",
     "choosing.md": (
@@ -38,14 +38,14 @@ WORDS = {
     "command_line.md": "command line CLI terminal shell bash",
     "decisions.md": (
         "uncertainty confidence aleatoric epistemic entropy mutual information abstention abstains rejection "
-        "threshold selective conformal prediction sets MAPIE costs"
+        "threshold selective costs"
     ),
     "devices.md": "GPU CUDA MPS dtype float32 float64",
     "distributed.md": "several multi-process multiple DDP FSDP torchrun data-parallel cluster SLURM",
     "dropout.md": "MC",
     "explore.md": "playground demo interactive visualisation visualization",
-    "export.md": "ONNX onnxruntime C++ deployment production mobile",
-    "files.md": "saving loading pickle joblib persistence serialisation serialization serving checkpoints deploy",
+    "export.md": "ONNX onnxruntime C++ mobile",
+    "files.md": "saving loading pickle joblib persistence serialisation serialization checkpoints",
     "gallery.md": "pictures figures plots",
     "how_to/active_learning.md": "active learning labelling labeling annotation query BALD pool-based",
     "how_to/calibration.md": (
@@ -55,18 +55,20 @@ WORDS = {
         "Hugging Face HuggingFace transformers fine-tuning fine-tuned finetuning BERT LLM language text NLP "
         "pretrained LoRA PEFT adapters"
     ),
+    "how_to/guarantee.md": "guarantees conformal prediction sets coverage distribution-free",
+    "how_to/missing_values.md": "missing values NaN NA imputation imputer gaps",
     "how_to/out_of_distribution.md": "out of distribution OOD anomaly detection novelty shift drift unknown AUROC",
+    "how_to/serve.md": "serving servers deploy deployment production REST API HTTP FastAPI Flask JSON Docker",
     "how_to/regression_intervals.md": (
         "prediction predictive intervals credible confidence error bars standard quantile regressor NGBoost forest "
         "RandomForestRegressor"
     ),
     "how_wrong.md": "overfitting overfitted validation diagnostics R-hat Pareto held-out test",
-    "laplace.md": "laplace-torch linearised linearized KFAC Kronecker GGN Hessian Fisher marginal evidence tune",
+    "laplace.md": "laplace-torch linearised linearized KFAC Kronecker GGN Hessian Fisher tune",
     "large_models.md": "ResNet ViT vision bfloat16 half precision Llama",
     "large_outputs.md": "many classes ImageNet vocabulary extreme segmentation",
     "large_tables.md": "big data out-of-core streaming larger",
     "logging.md": "logging verbose messages silent warnings",
-    "mathematics.md": "formulas derivations theory",
     "measured.md": "benchmarks speed fast accuracy",
     "networks.md": "neural BNN variational inference VI backprop SWAG SGLD SGMCMC deep ensembles",
     "notebooks.md": "Jupyter Colab IPython progress",
@@ -87,6 +89,12 @@ WORDS = {
         "scikit-learn sklearn DataFrames pandas polars tabular quickstart getting started tutorial logistic linear "
         "classifier"
     ),
+    "understand/evidence.md": "marginal likelihood evidence Bayes factor Occam model comparison hyperparameters",
+    "understand/expectation_propagation.md": "EP moment matching",
+    "understand/index.md": "mathematics formulas derivations theory notation",
+    "understand/mcmc.md": "Metropolis Hamiltonian Langevin SGHMC effective sample size",
+    "understand/predictions.md": "integrals quadrature MacKay softmax bridge",
+    "understand/variational_inference.md": "ELBO lower bound KL divergence mean-field",
     "your_data.md": "DataLoader datasets sample_weight soft labels graphs GNN Geometric skorch accelerate",
 }
 # How much a match counts, beside 1 on a page of the guide: a table of measurements that names a function comes after
