@@ -70,7 +70,7 @@ def laplace(
     """The Gaussian with the mode and the curvature of a log density there, or a mixture of them over several modes.
 
     In unconstrained coordinates u, with A = −∂² log p̃(u*) at the mode u*, q(u) = N(u*, A⁻¹) and the normaliser is
-    log Z = log p̃(u*) + (P/2) log 2π − ½ log∣A∣ (MacKay 2003, eq. 27.5; Bishop 2006, eq. 4.135). For n data its
+    log Z = log p̃(u*) + (P/2) log 2π − ½ log∣A∣ (MacKay 2003, chapter 27; Bishop 2006, eq. 4.135). For n data its
     relative error falls as 1/n (Tierney & Kadane 1986). The answer depends on the coordinates: ``transform=`` chooses
     them.
 
