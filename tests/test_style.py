@@ -111,7 +111,6 @@ TURNS = [
 
 # What is still to be rewritten. A file that is clean has to leave this list.
 STILL = {
-    "CHANGELOG.md",
     "docs/start/table.md",
 }
 
