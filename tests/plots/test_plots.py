@@ -211,3 +211,11 @@ def test_agreement_of_numbers_is_in_the_references_sds():
     assert low * high == pytest.approx(1.0)
     assert low < 0.5
     assert [tick.get_text() for tick in panel.get_yticklabels()] == ["0.5", "1", "2"]
+
+
+def test_the_name_of_an_axis_stands_beside_the_panels_and_not_in_the_header() -> None:
+    p = np.random.default_rng(0).dirichlet((1.0, 1.0), 60)
+    figure = reliability_curves({"map": p, "laplace": p}, p.argmax(1))
+    figure.draw_without_rendering()
+    label, subtitle = figure._supylabel.get_window_extent(), figure.texts[1].get_window_extent()
+    assert label.y1 < subtitle.y0

@@ -7,6 +7,7 @@ import textwrap
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, final
@@ -262,9 +263,13 @@ def one_scale(axes: Sequence[Axes], coordinate: Literal["x", "y"]) -> None:
 
 def axis_labels(figure: Figure, axes: Sequence[Axes], *, x: str = "", y: str = "", given: bool = False) -> None:
     """Names the axes once for all panels of a figure, or at each of those that a caller gave."""
+    middle = 0.5
+    if (engine := figure.get_layout_engine()) is not None:  # the middle of the panels, which lie below the header
+        _, low, _, high = engine.get().get("rect", (0.0, 0.0, 1.0, 1.0))
+        middle = low + 0.5 * high
     for text, whole, each in (
         (x, figure.supxlabel, [panel.set_xlabel for panel in axes]),
-        (y, figure.supylabel, [panel.set_ylabel for panel in axes]),
+        (y, partial(figure.supylabel, y=middle), [panel.set_ylabel for panel in axes]),
     ):
         for write in each if given else [whole]:
             if text:
