@@ -196,9 +196,10 @@ class InputMap:
                 notes["inputs"] = f"{notes.get('inputs', 'labels alone')}, then mapped by {self.transformer}"
         low, high = self.scales
         if low > 0 and high / low > WIDE_SPAN:
+            advice = "standardize=True or " if self.preprocessing.scaling is None else ""
             notes["scales"] = (
                 f"the inputs' standard deviations span {low:.3g} to {high:.3g}, so that one prior precision for all "
-                "weights holds some back far more than others; consider standardize=True or one precision a feature"
+                f"weights holds some back far more than others; consider {advice}one precision for each column"
             )
         return notes
 
