@@ -16,7 +16,7 @@ from bayescope import storage
 from bayescope.conformal import Conformal, conformal
 from bayescope.errors import InputError, OptionError, UnsupportedError
 from bayescope.latent import DrawsLatent, GaussianLatent, MixtureLatent
-from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian
+from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
 from bayescope.predictive import Predictive
 
 REPEATS = 400
@@ -266,6 +266,9 @@ def test_misuse_is_refused() -> None:
         c.sets(classes(f[:, :2]))
     with pytest.raises(InputError, match="expected the categorical likelihood"):
         c.sets(numbers)
+    counts = Predictive(DrawsLatent(f[None, :, :1]), Poisson())
+    with pytest.raises(UnsupportedError, match=r"got the likelihood 'poisson'\. Take its own intervals"):
+        conformal(counts, y)
     with pytest.raises(UnsupportedError, match="Ask for sets"):
         c.interval(labels)
     with pytest.raises(UnsupportedError, match="Ask for interval"):

@@ -23,7 +23,12 @@ NAMES = {"additive", "decisions", "density", "network", "regression", "table"}
 # Bytes of a notebook with no picture in it.
 LARGEST = 20_000
 # The packages that a notebook needs beside the library.
-EXTRAS = {"density": ("nutpie", "arviz"), "table": ("arviz",)}
+EXTRAS = {
+    "density": ("nutpie", "arviz"),
+    "table": ("arviz",),
+    "06_expectation_propagation": ("nutpie",),
+    "07_mcmc": ("nutpie",),
+}
 
 
 def read(path: Path) -> Any:

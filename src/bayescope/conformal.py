@@ -227,6 +227,11 @@ def _components(predictive: Predictive) -> tuple[Tensor, Tensor, Tensor]:
     """The Gaussians that make up y; of a log-normal y, those that make up log y."""
     likelihood = predictive.likelihood
     gaussian = Gaussian(likelihood.known("sd").square()) if isinstance(likelihood, LogNormal) else likelihood
+    if not gaussian.gaussian_outcome:
+        raise UnsupportedError(
+            f"predictive: expected classes, or numbers that are Gaussian or log-normal given f, got the likelihood "
+            f"{likelihood.name!r}. Take its own intervals, and check them with bs.metrics.coverage."
+        )
     return predictive.latent.components(gaussian)
 
 
