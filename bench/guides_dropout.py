@@ -1,4 +1,4 @@
-"""The numbers of the guide to Monte Carlo dropout, docs/dropout.md: each table of it, from nothing but seeds.
+"""The numbers of the guide to Monte Carlo dropout, docs/how_to/dropout.md: each table of it, from nothing but seeds.
 
 The noise: 60 rows of sin 2x with a gap (noise variance 0.04), 50-50 tanh units, 1,500 epochs, prior precision 0.1; 200
 other rows to learn the noise from, and 1,000 to judge on. The rate: scikit-learn's digits (997 training and 600 test

@@ -1,4 +1,4 @@
-"""The numbers of the guide to Laplace's approximation, docs/laplace.md: each table of it, from nothing but seeds.
+"""The numbers of the guide to Laplace, docs/how_to/laplace.md: each table of it, from nothing but seeds.
 
 Three small problems: scikit-learn's digits (997 training, 200 held-out and 600 test rows; a 64-50-50-10 tanh network,
 Kronecker-factored), a curve with a gap (60 rows, a 1-50-1 tanh network, full GGN) and a bent class around a round one

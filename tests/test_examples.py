@@ -59,6 +59,13 @@ def exercises(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS)
+def test_its_links_lead_somewhere(path: Path) -> None:
+    text = "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
+    targets = re.findall(r"\]\(([^)#\s]+\.(?:md|ipynb))", text)
+    assert [target for target in targets if "://" not in target and not (path.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS)
 def test_it_is_committed_without_outputs(path: Path) -> None:
     notebook = read(path)
     nbformat.validate(notebook)

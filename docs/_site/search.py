@@ -18,34 +18,47 @@ from mkdocs.utils.templates import TemplateContext
 # For each page the words that should find it first, whatever other pages say. Order and phrases do not count. A word is
 # found by its beginning too, so that "outliers" is enough for "outlier". A word that belongs to two pages finds both.
 WORDS = {
-    "additive.md": (
-        "interpretable interpretability explanations explainable GAM EBM InterpretML SHAP partial dependence "
+    "cases/index.md": "case study studies worked examples real business",
+    "cases/credit_risk.md": "credit loans default bank scoring costs",
+    "cases/clinical_risk.md": "clinical medicine medical patients diabetes",
+    "cases/bike_demand.md": "demand forecast inventory newsvendor staffing bikes",
+    "cases/digits_that_abstain.md": "reject option image classifier images digits",
+    "coming_from/interpretml.md": "InterpretML EBM explainable boosting glassbox",
+    "coming_from/laplace_torch.md": "laplace-torch laplace-redux",
+    "coming_from/mapie.md": "MAPIE",
+    "coming_from/ngboost.md": "NGBoost natural gradient boosting",
+    "coming_from/pymc_and_bambi.md": "PyMC Bambi brms formula",
+    "coming_from/pyro_and_numpyro.md": "Pyro NumPyro SVI AutoGuide",
+    "coming_from/scikit_learn.md": "BayesianRidge ARDRegression GaussianProcessRegressor CalibratedClassifierCV",
+    "course/index.md": "course lectures lecturer teaching class students exercises lessons notebooks",
+    "how_to/additive.md": (
+        "interpretable interpretability explanations explainable GAM SHAP partial dependence "
         "feature importances monotonic interactions"
     ),
-    "any_outcome.md": (
+    "how_to/outcomes.md": (
         "counts Poisson negative binomial exposure GLM generalised generalized outliers robust Student-t survival "
         "censored lifetimes ordinal zero-inflated Tweedie proportions custom likelihood"
     ),
-    "any_table.md": (
+    "how_to/any_table.md": (
         "CSV TSV Excel xlsx spreadsheets encoding separator delimiter decimal comma dates "
         "categorical categories one-hot leakage cleaning"
     ),
-    "bayesian_optimisation.md": "optimization BoTorch Thompson acquisition expected improvement preferences",
-    "choosing.md": (
+    "how_to/bayesian_optimisation.md": "optimization BoTorch Thompson acquisition expected improvement preferences",
+    "how_to/which_posterior.md": (
         "which method recommended horseshoe sparse selection ARD random effects mixed hierarchical multilevel prior "
         "regularisation regularization weight decay"
     ),
-    "command_line.md": "command line CLI terminal shell bash",
-    "decisions.md": (
+    "how_to/command_line.md": "command line CLI terminal shell bash",
+    "how_to/decisions.md": (
         "uncertainty confidence aleatoric epistemic entropy mutual information abstention abstains rejection "
         "threshold selective costs"
     ),
-    "devices.md": "GPU CUDA MPS dtype float32 float64",
-    "distributed.md": "several multi-process multiple DDP FSDP torchrun data-parallel cluster SLURM",
-    "dropout.md": "MC",
-    "explore.md": "playground demo interactive visualisation visualization",
-    "export.md": "ONNX onnxruntime C++ mobile",
-    "files.md": "saving loading pickle joblib persistence serialisation serialization checkpoints",
+    "how_to/gpu.md": "GPU CUDA MPS dtype float32 float64",
+    "how_to/several_gpus.md": "several multi-process multiple DDP FSDP torchrun data-parallel cluster SLURM",
+    "how_to/dropout.md": "MC",
+    "how_to/explore.md": "playground demo interactive visualisation visualization",
+    "how_to/export.md": "ONNX onnxruntime C++ mobile",
+    "how_to/save_and_load.md": "saving loading pickle joblib persistence serialisation serialization checkpoints",
     "gallery.md": "pictures figures plots",
     "how_to/active_learning.md": "active learning labelling labeling annotation query BALD pool-based",
     "how_to/calibration.md": (
@@ -60,27 +73,27 @@ WORDS = {
     "how_to/out_of_distribution.md": "out of distribution OOD anomaly detection novelty shift drift unknown AUROC",
     "how_to/serve.md": "serving servers deploy deployment production REST API HTTP FastAPI Flask JSON Docker",
     "how_to/regression_intervals.md": (
-        "prediction predictive intervals credible confidence error bars standard quantile regressor NGBoost forest "
+        "prediction predictive intervals credible confidence error bars standard quantile regressor forest "
         "RandomForestRegressor"
     ),
-    "how_wrong.md": "overfitting overfitted validation diagnostics R-hat Pareto held-out test",
-    "laplace.md": "laplace-torch linearised linearized KFAC Kronecker GGN Hessian Fisher tune",
-    "large_models.md": "ResNet ViT vision bfloat16 half precision Llama",
-    "large_outputs.md": "many classes ImageNet vocabulary extreme segmentation",
-    "large_tables.md": "big data out-of-core streaming larger",
-    "logging.md": "logging verbose messages silent warnings",
-    "measured.md": "benchmarks speed fast accuracy",
-    "networks.md": "neural BNN variational inference VI backprop SWAG SGLD SGMCMC deep ensembles",
-    "notebooks.md": "Jupyter Colab IPython progress",
-    "other_trainers.md": "PyTorch Lightning Trainer callbacks token question answering",
-    "pipelines.md": (
+    "evidence/how_wrong.md": "overfitting overfitted validation diagnostics R-hat Pareto held-out test",
+    "how_to/laplace.md": "linearised linearized KFAC Kronecker GGN Hessian Fisher tune",
+    "how_to/large_networks.md": "ResNet ViT vision bfloat16 half precision Llama",
+    "how_to/many_classes.md": "many classes ImageNet vocabulary extreme segmentation",
+    "how_to/large_tables.md": "big data out-of-core streaming larger",
+    "how_to/logging.md": "logging verbose messages silent warnings",
+    "evidence/benchmarks.md": "benchmarks speed fast accuracy",
+    "how_to/network_posteriors.md": "neural BNN variational inference VI backprop SWAG SGLD SGMCMC deep ensembles",
+    "how_to/notebooks.md": "Jupyter Colab IPython progress",
+    "how_to/trainers.md": "PyTorch Lightning Trainer callbacks token question answering",
+    "how_to/pipelines.md": (
         "pipelines GridSearchCV cross-validation cross_val_score ColumnTransformer hyperparameters CRPS partial_fit "
         "online"
     ),
-    "published.md": "papers replication reproduce",
-    "report.md": "HTML card what-if",
-    "scaling.md": "complexity runtime memory",
-    "start/density.md": "unnormalised unnormalized Stan PyMC NumPyro Pyro NUTS MCMC HMC sampler constraints",
+    "evidence/published.md": "papers replication reproduce",
+    "how_to/report.md": "HTML card what-if",
+    "evidence/scaling.md": "complexity runtime memory",
+    "start/density.md": "unnormalised unnormalized Stan NUTS MCMC HMC sampler constraints",
     "start/install.md": (
         "installation installing setup pip conda uv pipx requirements dependencies extras wheel Windows macOS"
     ),
@@ -95,7 +108,7 @@ WORDS = {
     "understand/mcmc.md": "Metropolis Hamiltonian Langevin SGHMC effective sample size",
     "understand/predictions.md": "integrals quadrature MacKay softmax bridge",
     "understand/variational_inference.md": "ELBO lower bound KL divergence mean-field",
-    "your_data.md": "DataLoader datasets sample_weight soft labels graphs GNN Geometric skorch accelerate",
+    "how_to/data.md": "DataLoader datasets sample_weight soft labels graphs GNN Geometric skorch accelerate",
 }
 # How much a match counts, beside 1 on a page of the guide: a table of measurements that names a function comes after
 # the page that explains it. A folder counts for its pages.

@@ -194,8 +194,8 @@ def predict_distribution(
 def save(model: Any, path: str | Path, *, metadata: Mapping[str, Any] | None = None) -> Path:
     """Writes a fitted estimator, or scikit-learn's pipeline around one, into one file, which `bayescope.load` reads.
 
-    The file has no code, and none is run. A pipeline's steps may be scikit-learn's own transformers (docs/files.md
-    lists them). Of a search the best model is saved.
+    The file has no code, and none is run. A pipeline's steps may be scikit-learn's own transformers
+    (docs/how_to/save_and_load.md lists them). Of a search the best model is saved.
 
     Args:
         model: fitted: as for `predict_distribution`.

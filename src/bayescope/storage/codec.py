@@ -287,7 +287,7 @@ def refuse(value: object, path: str) -> NoReturn:
     raise UnsupportedError(
         f"save: expected values that a file can hold without code, got a {_named(value)} at {path}. Files hold "
         "numbers, text, arrays, tensors, bayescope's own objects, networks, and the transformers of scikit-learn that "
-        "docs/files.md lists."
+        "docs/how_to/save_and_load.md lists."
     )
 
 
