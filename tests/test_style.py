@@ -109,12 +109,6 @@ TURNS = [
     ),
 ]
 
-# What is still to be rewritten. A file that is clean has to leave this list.
-STILL = {
-    "docs/start/table.md",
-}
-
-
 # Words of a sentence, code as one: the most on any page, and the most on average.
 LONGEST, MEAN = 45, 20
 SENTENCE = r"(?<=[.!?:])\s+(?=[A-Z*]|code\b)"
@@ -160,16 +154,11 @@ def found(texts: Iterator[str]) -> list[str]:
 @pytest.mark.parametrize("path", [*PAGES, *MODULES], ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_prose_is_plain(path: Path) -> None:
     complaints = found(prose(path) if path.suffix == ".md" else messages(path))
-    if path.relative_to(ROOT).as_posix() in STILL:
-        assert complaints, "clean now: take it out of STILL"
-    else:
-        assert complaints == []
+    assert complaints == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_sentences_can_be_read_at_once(page: Path) -> None:
-    if page.relative_to(ROOT).as_posix() in STILL:
-        pytest.skip("not rewritten yet")
     lengths = {sentence: len(sentence.split()) for text in prose(page) for sentence in re.split(SENTENCE, text)}
     assert [sentence for sentence, words in lengths.items() if words > LONGEST] == []
     counted = [words for words in lengths.values() if words >= 5]
