@@ -11,6 +11,7 @@ import io
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import warnings
@@ -90,6 +91,7 @@ def write_tables(folder: Path) -> None:
     X.assign(y=(X["age"] + source.normal(size=60) > 0).astype(int)).to_csv(folder / "table.csv", index=False)
     X.assign(visits=source.poisson(np.exp(X["age"]))).to_csv(folder / "visits.csv", index=False)
     X.to_csv(folder / "new.csv", index=False)
+    shutil.copy(ROOT / "docs" / "cases" / "bike_days.csv", folder)
 
 
 @pytest.fixture
