@@ -200,7 +200,10 @@ def test_pages_open_as_files_without_a_complaint(site: Path, browser: Any, size:
     opened = (
         "index",
         "start/network",
-        "choosing",
+        "how_to/which_posterior",
+        "course/index",
+        "cases/credit_risk",
+        "coming_from/laplace_torch",
         "understand/laplace",
         "gallery",
         "reference/index",
