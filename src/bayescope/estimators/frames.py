@@ -203,7 +203,8 @@ def _require_alike(estimator: BaseEstimator, X: object) -> None:
     try:
         validate_data(estimator, X, reset=False, skip_check_array=True)
     except ValueError as error:
-        raise InputError(str(error)) from None
+        advice = "Give X[model.feature_names_in_].\n" if "same order" in str(error) else ""
+        raise InputError(f"{error}{advice}") from None
 
 
 def _require_room(X: object) -> None:
