@@ -136,7 +136,7 @@ def test_a_page_is_what_its_numbers_give(name: str, tmp_path: Path, capsys: pyte
 
 def test_the_docs_show_the_comparison_of_every_page() -> None:
     """The site puts the part of a page of results in place of the mark that names it."""
-    page = (ROOT / "docs" / "published.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "evidence" / "published.md").read_text(encoding="utf-8")
     shown = re.findall(r"<!-- results: papers/(\w+)\.md, (.+) -->", page)
     assert {name for name, title in shown if f"## {title}" == HEADING} == set(RUNS) - UNSHOWN
     for name, title in shown:

@@ -259,7 +259,7 @@ def test_dates_that_have_a_type_are_findings_with_an_option(tmp_path):
 
 
 def test_the_page_shows_what_the_command_says(tmp_path, monkeypatch):
-    page = ROOT / "docs" / "any_table.md"
+    page = ROOT / "docs" / "how_to" / "any_table.md"
     table, command, *_ = blocks(page)
     monkeypatch.chdir(tmp_path)
     exec(table.code, {})

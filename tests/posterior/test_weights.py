@@ -291,7 +291,7 @@ class TestTable:
             q.summary_frame()
 
     def test_options_are_checked(self) -> None:
-        with pytest.raises(UnsupportedError, match="no network"):
+        with pytest.raises(UnsupportedError, match="not a network"):
             gaussian(function=LinearModel(2)).summary_frame(by="layer")
         with pytest.raises(OptionError):
             gaussian().summary_frame(by="tensor")  # type: ignore[arg-type]
