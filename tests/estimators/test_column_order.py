@@ -71,6 +71,22 @@ def test_columns_of_one_distribution_are_told_apart_by_the_others() -> None:
         assert [moved[place] for place in again] == order.tolist()
 
 
+def test_one_column_in_two_units_and_constants_are_told_apart_by_their_ends() -> None:
+    source = np.random.default_rng(6)
+    truth = source.integers(2, size=50).astype(float)
+    columns = [truth, truth + 1.0, np.full(50, 3.0), source.standard_normal(50), np.full(50, 1.0), 9.0 * truth]
+    y = source.standard_normal((50, 1))
+    order = column_order(columns, y, np.ones(50)).tolist()
+    assert [5 - place for place in column_order(columns[::-1], y, np.ones(50))] == order
+
+
+def test_the_names_of_inputs_are_in_their_order() -> None:
+    frame, y = table(7)
+    model = MODELS["mlp"]().fit(frame, y)
+    values = model.transform_inputs(frame)
+    assert np.corrcoef(values[:, model.input_names_.index("a")], frame["a"])[0, 1] == pytest.approx(1.0)
+
+
 def test_the_order_does_not_depend_on_units_and_rows() -> None:
     source = np.random.default_rng(5)
     X, y, rows = source.standard_normal((30, 6)), source.standard_normal((30, 1)), source.permutation(30)

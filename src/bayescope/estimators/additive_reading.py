@@ -305,7 +305,12 @@ class AdditiveEstimator(AdditiveOptions, TableEstimator):
             data = coded(rows, values, outputs, self.numeric_transform)
             encoding, count, about = data.encoding, data.codes.rows, {**data.notes(), **about}
         else:
-            encoding = TableEncoding.fit(held.columns, numeric_transform=self.numeric_transform, weights=held.weights)
+            encoding = TableEncoding.fit(
+                held.columns,
+                numeric_transform=self.numeric_transform,
+                weights=held.weights,
+                progress=checks.flag("progress", self.progress),
+            )
             data = RowsInMemory(
                 rows=EncodedRows.of(encoding.encode(held.columns), _padded(held.offset, len(outputs.scale))),
                 targets=values(held.target),

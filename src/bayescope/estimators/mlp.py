@@ -95,6 +95,12 @@ class MLPEstimator(TableEstimator):
         return self._inputs(self._table(X))
 
     @property
+    def input_names_(self) -> tuple[str, ...]:
+        """The names of the network's inputs, such as "colour=red", in the order of `transform_inputs`."""
+        check_is_fitted(self)
+        return self._inputs.names
+
+    @property
     def preprocessing_(self) -> Preprocessing:
         """From columns to the network's inputs."""
         check_is_fitted(self)
@@ -164,7 +170,7 @@ class MLPEstimator(TableEstimator):
             checks.flag("progress", self.progress),
         )  # fmt: skip
         widest = max(architecture.features, *architecture.hidden, architecture.outputs)
-        with known.threads(schedule.batch_size, widest), _width_explained(architecture):
+        with known.threads(schedule.batch_size, widest), _width_explained(architecture, self.posterior_options):
             learnt = learn(lesson, seed, train=kind.from_trained)
             setting = self._setting(known, order + 1, units, lesson, learnt, checks.seed_from(source), path)
             posterior = infer(kind, setting, given)
@@ -255,11 +261,13 @@ class MLPEstimator(TableEstimator):
 
 
 @contextmanager
-def _width_explained(architecture: Architecture) -> Iterator[None]:
-    """Says of a curvature that memory does not hold what to do about the table: estimators have no other structure."""
+def _width_explained(architecture: Architecture, options: Mapping[str, Any] | None) -> Iterator[None]:
+    """Says of a curvature that memory does not hold what to do about the table, if its structure was not chosen."""
     try:
         yield
     except MemoryBudgetError as error:
+        if options or "the structure 'kfac'" not in str(error):
+            raise
         hidden = tuple(architecture.hidden)
         raise MemoryBudgetError(
             f"X: expected a network whose curvature fits into memory, got {architecture.features:,} inputs and hidden="

@@ -283,6 +283,7 @@ class TableEncoding:
         *,
         numeric_transform: Transform | Mapping[str, Transform] = "standard",
         weights: np.ndarray | None = None,
+        progress: bool = True,
     ) -> TableEncoding:
         """Learns scales and categories.
 
@@ -291,6 +292,7 @@ class TableEncoding:
             numeric_transform: "standard", less the mean and divided by the standard deviation; "quantile",
                 their normal scores; or one of these for each column named, "standard" for the others.
             weights: how often each row counts, shape (N,); once by default.
+            progress: whether to draw a bar if it takes long.
 
         Raises:
             InputError: if there are no rows, or a column's numbers are too large to standardise.
@@ -304,7 +306,7 @@ class TableEncoding:
             )
         transforms = transforms_of({column.name: column.kind for column in columns}, numeric_transform)
         features: list[Feature] = []
-        with progress_bar("encoding", patience=PATIENCE_SECONDS) as report:
+        with progress_bar("encoding", visible=progress, patience=PATIENCE_SECONDS) as report:
             for column in columns:
                 report(len(features), len(columns), column.name)
                 features.append(

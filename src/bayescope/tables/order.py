@@ -2,7 +2,8 @@
 
 What is drawn for one column after another (first weights), or depends on the order of sums (where a long training
 ends), is the same for a table whose columns were moved if columns are taken in this order. It is that of a few moments
-of each column: alone, with the targets, and with a number of each row to which all columns contribute alike.
+of each column: alone, with the targets, and with a number of each row to which all columns contribute alike. Columns
+that are the same in another unit come by their smallest and largest number.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ CELL = 1e-6 * math.pi
 
 def content_order(moments: np.ndarray) -> np.ndarray:
     """The places of K columns by their moments, shape (K, M), in ascending order; equal ones stay as they are."""
-    cells = np.round(moments / CELL)
+    # Of moments above 1 the cells are relative: their sums differ in as many digits, however large they are.
+    cells = np.round(np.sign(moments) * np.log1p(np.abs(moments)) / CELL)
     order: np.ndarray = np.lexsort((np.arange(len(cells)), *cells.T[::-1]))
     return order
 
@@ -36,13 +38,17 @@ def column_order(columns: Iterable[np.ndarray], others: np.ndarray, weights: np.
     """
     if others.dtype.kind == "i":
         others = (others == np.unique(others)).astype(np.float64)
+    columns = list(columns)
     numbers = [_standardised(column, weights) for column in columns]
+    ends = [[column[there].min(), column[there].max()] if (there := ~np.isnan(column)).any() else [0.0, 0.0]
+            for column in columns]  # fmt: skip
     shared = sum((column**2 for column in numbers), np.zeros(len(weights)))
     finite = [_standardised(np.where(np.isfinite(other), other, np.nan), weights) for other in others.T]
     beside = np.column_stack([np.ones(len(weights)), shared, *finite]) * (weights / weights.sum())[:, None]
     moments = np.stack([[column**power @ beside for power in (2, 3, 4, 1)] for column in numbers])
     known, targets = moments[..., :2], np.square(moments[..., 2:]).sum(-1, keepdims=True)
-    return content_order(np.concatenate([known, targets], -1).reshape(len(numbers), -1))
+    of_content = np.concatenate([known, targets], -1).reshape(len(numbers), -1)
+    return content_order(np.column_stack([of_content, np.array(ends)]))
 
 
 def _standardised(column: np.ndarray, weights: np.ndarray) -> np.ndarray:
