@@ -91,6 +91,8 @@ def write_tables(folder: Path) -> None:
     X.assign(y=(X["age"] + source.normal(size=60) > 0).astype(int)).to_csv(folder / "table.csv", index=False)
     X.assign(visits=source.poisson(np.exp(X["age"]))).to_csv(folder / "visits.csv", index=False)
     X.to_csv(folder / "new.csv", index=False)
+    other = X[::-1].assign(y=(X["age"] > 0).astype(int))
+    other.to_csv(folder / "other.csv", index=False)
     shutil.copy(ROOT / "docs" / "cases" / "bike_days.csv", folder)
 
 
