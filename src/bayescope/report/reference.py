@@ -24,11 +24,7 @@ from bayescope.additive.problem import AdditiveHyperparameters
 from bayescope.comparison.resampling import evenly
 from bayescope.density import PARETO_K_LIMIT, convergence, nuts_draws, pareto_smoothed
 from bayescope.errors import BayescopeError, InputError, MissingDependencyError, OptionError, UnsupportedError
-from bayescope.estimators import (
-    BayesianGeneralizedLinearModel,
-    BayesianLinearRegression,
-    BayesianLogisticRegression,
-)
+from bayescope.estimators import BayesianGeneralizedLinearModel, BayesianLinearRegression, BayesianLogisticRegression
 from bayescope.estimators.additive_reading import AdditiveEstimator
 from bayescope.estimators.base import TableEstimator
 from bayescope.estimators.mlp import MLPEstimator
