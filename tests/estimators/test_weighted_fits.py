@@ -158,7 +158,7 @@ def test_class_weights_of_an_additive_model():
     by_hand = NeuralAdditiveClassifier(**options).fit(X[:, :1], y, sample_weight=np.where(y, 4.0, 1.0))
     np.testing.assert_array_equal(told.predict_proba(X[:, :1]), by_hand.predict_proba(X[:, :1]))
     assert "True × 4" in told.summary()
-    with pytest.raises(UnsupportedError, match="several labels a row"):
+    with pytest.raises(UnsupportedError, match="several labels per row"):
         NeuralAdditiveClassifier(class_weight="balanced", **options).fit(X[:, :1], np.column_stack([y, ~y]))
 
 
