@@ -161,3 +161,10 @@ class TestDifferences:
         )
         exact = hessian_by_autograd(smooth, theta)
         torch.testing.assert_close(got * scale * scale[:, None], exact, rtol=1e-6, atol=1e-6)
+
+
+def test_data_of_another_dtype_are_refused_with_what_to_do() -> None:
+    rows = torch.ones(4, 2)
+    density = CallableDensity(lambda theta: -(rows @ theta).square().sum(), 2)
+    with pytest.raises(InputTypeError, match=r"expected a function of a float64 tensor .* Make its data float64"):
+        density.log_prob(torch.zeros(2, dtype=torch.float64))

@@ -108,7 +108,14 @@ class CallableDensity:
             return _jacobian_of(gradient, point)
 
     def _value(self, theta: Tensor) -> Tensor:
-        value = self.function(theta)
+        try:
+            value = self.function(theta)
+        except RuntimeError as error:
+            if "dtype" not in str(error):
+                raise
+            raise InputTypeError(
+                f"log_density: expected a function of a float64 tensor ({error}). Make its data float64: X.double()."
+            ) from error
         return _scalar(torch.as_tensor(value, dtype=torch.float64) if self.differences else value)
 
     def _differentiable(self, point: Tensor) -> Tensor:

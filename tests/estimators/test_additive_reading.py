@@ -96,7 +96,7 @@ def test_numbers_that_are_labels_have_levels(columns):
     ("change", "error", "message"),
     [
         (lambda x: x[["age", "dose"]], ValueError, r"seen at fit time, yet now missing:\n- ward"),
-        (lambda x: x.assign(more=1), ValueError, r"unseen at fit time:\n- more"),
+        (lambda x: x.assign(more=1), ValueError, r"unseen at fit time:\n- more\nGive X\[model.feature_names_in_\]"),
         (lambda x: x[["dose", "age", "ward"]], ValueError, r"must be in the same order"),
         (lambda x: x.assign(age="old"), InputTypeError, r"column 'age': expected numbers, as fitted, got labels"),
         (lambda x: x.assign(ward=1.0), InputTypeError, r"column 'ward': expected labels, as fitted, got numbers"),

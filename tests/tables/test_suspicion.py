@@ -56,3 +56,12 @@ def test_what_is_named_or_typed_is_meant() -> None:
     silent(pd.DataFrame({"zip": MEASURED}, dtype="category"))
     polars = pytest.importorskip("polars")
     silent(polars.DataFrame({"zip": MEASURED}, schema={"zip": polars.Categorical}))
+
+
+def test_dates_as_text_are_labels_and_a_warning_says_how_they_become_numbers() -> None:
+    days = [f"2024-01-{day:02d}" for day in range(1, 11)] * 5
+    with pytest.warns(BayescopeWarning, match="column 'sold': its 10 labels are dates, such as '2024-01-01'") as told:
+        warn_of_numbers(read_table(pd.DataFrame({"sold": [*days, None]})))
+    assert "(pandas.to_datetime(column) - pandas.Timestamp('2000-01-01')).dt.days" in str(told[0].message)
+    silent(pd.DataFrame({"sold": [*days, "later"]}))
+    silent(pd.DataFrame({"sold": days}), categorical=["sold"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -15,12 +14,12 @@ from bayescope.cli.header import check_header, find, split_names
 from bayescope.cli.source import Block, Source, rows_at_once
 from bayescope.errors import InputError
 from bayescope.tables.columns import Kind
+from bayescope.tables.suspicion import LIKE_ISO
 
 # The parts of a date, each a column named after its column, such as "sold month". Days are since 1970, with fractions.
 PARTS: dict[str, Kind] = {"days": "numeric", "month": "numeric", "weekday": "categorical", "hour": "numeric"}
 ISO = "ISO8601"
 DAYS = (ISO, "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%d.%m.%y", "%d/%m/%y", "%m/%d/%y")
-LIKE_ISO = re.compile(r"\d{4}-\d{2}-\d{2}([ T].*)?")
 TIMES = ("", " %H:%M", " %H:%M:%S")
 
 # The date that messages show as an example.

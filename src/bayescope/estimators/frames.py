@@ -203,7 +203,8 @@ def _require_alike(estimator: BaseEstimator, X: object) -> None:
     try:
         validate_data(estimator, X, reset=False, skip_check_array=True)
     except ValueError as error:
-        advice = "Give X[model.feature_names_in_].\n" if "same order" in str(error) else ""
+        others = any(words in str(error) for words in ("same order", "unseen"))
+        advice = "Give X[model.feature_names_in_].\n" if others and "now missing" not in str(error) else ""
         raise InputError(f"{error}{advice}") from None
 
 

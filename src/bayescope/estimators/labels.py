@@ -244,7 +244,9 @@ def _refuse_gaps(expected: str, array: np.ndarray, y: object) -> None:
     if strange.any():
         row, *column = np.argwhere(strange)[0].tolist()
         where = f" of column {column_names(y, array.shape[1])[column[0]]!r}" if column else ""
-        raise InputError(f"y: expected {expected}, got {array[(row, *column)]} in row {row}{where}.")
+        raise InputError(
+            f"y: expected {expected}, got {array[(row, *column)]} in row {row}{where}. Leave such rows out."
+        )
 
 
 def _array(y: object, rows: int) -> np.ndarray:

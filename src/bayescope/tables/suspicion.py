@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Sequence
 
 import pandas as pd
@@ -16,10 +17,12 @@ SHARE, LABELS = 0.9, 10
 UNIQUE, ENOUGH = 0.5, 30
 # This many labels are shown in a message.
 LISTED = 3
+# A date, or a date and a time, as ISO 8601 and most databases write it.
+LIKE_ISO = re.compile(r"\d{4}-\d{2}-\d{2}([ T].*)?")
 
 
 def warn_of_numbers(columns: Sequence[Column]) -> None:
-    """Warns of columns of text whose labels are mostly numbers: one word among them made them all labels.
+    """Warns of columns of text whose labels are mostly numbers (one word among them made them all labels) or dates.
 
     Columns that are labels by their type, or because the caller named them, are left alone.
     """
@@ -74,6 +77,11 @@ def mostly_numbers(labels: Collection[str]) -> bool:
 
 def _suspicion(column: Column) -> str | None:
     labels = {label for label in column.values if isinstance(label, str)}
+    if len(labels) >= LABELS and all(map(LIKE_ISO.fullmatch, labels)):
+        return (
+            f"column {column.name!r}: its {len(labels)} labels are dates, such as {min(labels)!r}: "
+            "(pandas.to_datetime(column) - pandas.Timestamp('2000-01-01')).dt.days turns them into numbers."
+        )
     words = sorted(label for label in labels if not is_number(label))
     numbers = len(labels) - len(words)
     if not mostly_numbers(labels):
