@@ -29,6 +29,7 @@ from bayescope.estimators.additive_reading import AdditiveEstimator
 from bayescope.estimators.base import TableEstimator
 from bayescope.estimators.mlp import MLPEstimator
 from bayescope.estimators.priors import WEAK_INTERCEPT, sparse_prior
+from bayescope.estimators.targets import class_factors
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.latent import DrawsLatent
 from bayescope.likelihoods import Likelihood
@@ -204,11 +205,11 @@ def _obstacle(estimator: TableEstimator) -> str:
 @_obstacle.register
 def _(estimator: MLPEstimator) -> str:
     posterior = estimator.posterior_
-    if getattr(estimator, "class_weight", None) is None and estimator._added_by is None and _of_laplace(posterior):
+    if estimator._added_by is None and _of_laplace(posterior):
         return ""
     return (
         "This posterior was not compared with a reference: for a network bayescope has one only for Laplace's "
-        "posterior, without class weights or an offset. NUTS over the weights of a network takes minutes to hours."
+        "posterior, without an offset. NUTS over the weights of a network takes minutes to hours."
     )
 
 
@@ -231,8 +232,6 @@ def _(estimator: Any) -> str:
         what = "a sparse prior"
     elif estimator._added_by is not None:
         what = "an offset or an exposure"
-    elif getattr(estimator, "class_weight", None) is not None:
-        what = "class weights"
     elif getattr(estimator, "monotone", None):
         what = "monotone effects"
     elif likelihood.domain.kind == "ordered":
@@ -404,8 +403,12 @@ class FunctionSpace:
         x, at = model.inputs(rows), posterior.mean
         constant = model.forward(x, at)
         count = len(constant)
-        targets = likelihood.targets(estimator._targets(training.y, count), model.outputs)
+        labels = estimator._targets(training.y, count)
+        targets = likelihood.targets(labels, model.outputs)
         weights = np.ones(count) if training.weights is None else np.asarray(training.weights, dtype=np.float64)
+        if (class_weight := getattr(estimator, "class_weight", None)) is not None:
+            codes = np.asarray(labels, dtype=np.int64)
+            weights = weights * class_factors(class_weight, estimator.classes_.tolist(), codes, weights)[codes]
         scaled = _prior_diagonal(estimator).rsqrt()
         basis = (model.jacobian(x, at) * scaled).flatten(0, 1)
         w = torch.from_numpy(weights)
