@@ -35,7 +35,7 @@ from bayescope.latent import DrawsLatent
 from bayescope.likelihoods import Likelihood
 from bayescope.linear.evidence import weight_prior
 from bayescope.models import Model
-from bayescope.posterior import GaussianPosterior, Posterior
+from bayescope.posterior import GaussianPosterior, InputRows, Posterior
 from bayescope.predictive import Predictive
 from bayescope.process_state import one_thread
 from bayescope.report.judged import Judged, take
@@ -205,11 +205,11 @@ def _obstacle(estimator: TableEstimator) -> str:
 @_obstacle.register
 def _(estimator: MLPEstimator) -> str:
     posterior = estimator.posterior_
-    if estimator._added_by is None and _of_laplace(posterior):
+    if _of_laplace(posterior):
         return ""
     return (
         "This posterior was not compared with a reference: for a network bayescope has one only for Laplace's "
-        "posterior, without an offset. NUTS over the weights of a network takes minutes to hours."
+        "posterior. NUTS over the weights of a network takes minutes to hours."
     )
 
 
@@ -230,8 +230,6 @@ def _(estimator: Any) -> str:
     likelihood, what = estimator.posterior_.likelihood, ""
     if sparse_prior(estimator.prior_precision) is not None:
         what = "a sparse prior"
-    elif estimator._added_by is not None:
-        what = "an offset or an exposure"
     elif getattr(estimator, "monotone", None):
         what = "monotone effects"
     elif likelihood.domain.kind == "ordered":
@@ -399,9 +397,8 @@ class FunctionSpace:
         model, likelihood = posterior.function, posterior.likelihood
         assert model is not None
         assert likelihood is not None
-        rows = estimator._rows(training.X).values
-        x, at = model.inputs(rows), posterior.mean
-        constant = model.forward(x, at)
+        x, at = estimator._rows(training.X), posterior.mean
+        constant, jacobian = _linearised(model, x, at)
         count = len(constant)
         labels = estimator._targets(training.y, count)
         targets = likelihood.targets(labels, model.outputs)
@@ -410,7 +407,7 @@ class FunctionSpace:
             codes = np.asarray(labels, dtype=np.int64)
             weights = weights * class_factors(class_weight, estimator.classes_.tolist(), codes, weights)[codes]
         scaled = _prior_diagonal(estimator).rsqrt()
-        basis = (model.jacobian(x, at) * scaled).flatten(0, 1)
+        basis = (jacobian * scaled).flatten(0, 1)
         w = torch.from_numpy(weights)
         # At a mode θ* − m = D⁻¹ Jᵀ ∂ log p/∂f: so much is known of the prior mean m without being told; 0 if linear.
         slope = (likelihood.gradient(constant, targets) * w[:, None]).flatten()
@@ -427,18 +424,26 @@ class FunctionSpace:
         turned = self.directions / self.scaled[:, None]
         return self.start + (posterior.mean - self.at) @ turned, turned.mT @ posterior.precision.solve(turned)
 
-    def predicted(self, rows: Any, u: Tensor, generator: torch.Generator) -> Predictive:
+    def predicted(self, rows: InputRows, u: Tensor, generator: torch.Generator) -> Predictive:
         """The predictive of rows at draws of u (S, r); directions that no training row sees are the prior's."""
-        x = self.model.inputs(rows)
-        basis = self.model.jacobian(x, self.at) * self.scaled
+        constant, jacobian = _linearised(self.model, rows, self.at)
+        basis = jacobian * self.scaled
         seen = basis @ self.directions
         unseen = basis @ basis.mT - seen @ seen.mT
         values, vectors = torch.linalg.eigh(unseen)
         root = vectors * values.clamp_min(0.0).sqrt()[:, None]
-        shift = self.model.forward(x, self.at) - basis @ self.pull
+        shift = constant - basis @ self.pull
         noise = torch.randn(len(u), *shift.shape, dtype=torch.float64, generator=generator)
         f = shift + torch.einsum("ncr,sr->snc", seen, u) + torch.einsum("ncd,snd->snc", root, noise)
         return Predictive(DrawsLatent(f), self.density.likelihood, arrays=True)
+
+
+def _linearised(model: Model, rows: InputRows, at: Tensor) -> tuple[Tensor, Tensor]:
+    """f and its Jacobian by the weights, shapes (N, C) and (N, C, P); an offset is added to f."""
+    x = model.inputs(rows.values)
+    f = model.forward(x, at)
+    added = rows.shift(f)
+    return f if added is None else f + added, model.jacobian(x, at)
 
 
 def _directions(basis: Tensor, bent: float) -> Tensor:
@@ -570,7 +575,7 @@ def _compared(
     some = whole[evenly(len(whole), MOST_ROWS)]
     table = take(judged.X, some)
     fitted = estimator.predict_distribution(table)
-    inputs = estimator._rows(table).values
+    inputs = estimator._rows(table)
     exact = _moments(space.predicted(inputs, draws, source))
     ours = np.asarray(fitted.mean), np.sqrt(np.asarray(fitted.epistemic))
     # Halves are of other chains, or of other draws of the fitted posterior: half their difference is the noise.

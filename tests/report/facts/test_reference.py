@@ -202,16 +202,20 @@ def test_what_has_no_reference_says_why(linear, logistic, facts_of):
     assert block.look == "unknown"
 
 
-def test_counts_are_held_against_the_exact_posterior_and_a_learnt_dispersion_is_not():
+@pytest.mark.parametrize("exposure", [None, "hours"])
+def test_counts_are_held_against_the_exact_posterior_and_a_learnt_dispersion_is_not(exposure):
     """Of one weight, flat intercept and N(0, 1/2): a grid integrates the mean count."""
     source = np.random.default_rng(0)
     x = source.normal(size=12)
-    X, y = pd.DataFrame({"x": x}), source.poisson(np.exp(0.3 + 0.8 * x))
-    model = bs.BayesianGeneralizedLinearModel(likelihood="poisson", prior_precision=2.0, standardize=False).fit(X, y)
+    hours = np.ones(12) if exposure is None else np.tile([0.5, 1.0, 3.0], 4)
+    X, y = pd.DataFrame({"x": x, "hours": hours}), source.poisson(hours * np.exp(0.3 + 0.8 * x))
+    X = X if exposure else X[["x"]]
+    model = bs.BayesianGeneralizedLinearModel(likelihood="poisson", prior_precision=2.0, standardize=False)
+    model.fit(X, y, exposure=exposure)
     case = Case(model, X, y, (X, y))
     found = found_for(case)
     slope, level = np.meshgrid(np.linspace(-3, 4, 700), np.linspace(-5, 3, 700))
-    f = slope[..., None] * (x - x.mean()) + level[..., None]
+    f = slope[..., None] * (x - x.mean()) + level[..., None] + np.log(hours)
     log_joint = (y * f - np.exp(f)).sum(-1) - slope**2
     mass = np.exp(log_joint - log_joint.max())
     exact = (mass[..., None] * np.exp(f)).sum((0, 1)) / mass.sum()
