@@ -227,7 +227,7 @@ class KroneckerPrecision(Spectral):
 
 @final
 class KroneckerSum:
-    """(Σ_nt a_nt a_ntᵀ) ⊗ (Σ_nkt g_nkt g_nktᵀ)/(N T), per group of a weight matrix.
+    """(Σ_nkt g_nkt g_nktᵀ) ⊗ (Σ_nt a_nt a_ntᵀ)/(N T), per group of a weight matrix in row-major order.
 
     The sum runs over all N T positions, of every use of the weight. Sharing "expand" takes each position for a row of
     its own, "reduce" treats ā = T⁻¹ Σ_t a and ḡ = Σ_t g as one (Eschenhagen et al. 2023, eq. 19 and 22).
