@@ -63,6 +63,13 @@ def test_dense_rows_count_all_their_positions():
     assert most_informative(p, 3).tolist() == [2, 1, 0]
 
 
+@pytest.mark.parametrize("diverse", [False, True])
+def test_predictions_of_one_draw_tell_nothing_and_are_refused(diverse):
+    p = Predictive(DrawsLatent(GAPS[None, :, None]), Bernoulli())
+    with pytest.raises(InputError, match="predictive: expected mutual information above 0 in some row"):
+        most_informative(p, 2, diverse=diverse)
+
+
 def test_misuse_is_refused():
     for n in (0, 7, 2.5):
         with pytest.raises(InputError, match="n: expected"):

@@ -20,7 +20,7 @@ from bayescope.tables.columns import Kind
 from bayescope.tables.encoding import Transform, transforms_of
 from bayescope.tables.preprocessing import TableSeen
 from bayescope.tables.row_files import RowFile
-from bayescope.tables.suspicion import warn_of_numbers
+from bayescope.tables.suspicion import warn_of_text
 
 NumericTransform: TypeAlias = Transform | Mapping[str, Transform]
 
@@ -63,7 +63,7 @@ def coded(source: TableRows, values: Canonical, outputs: Outputs, numeric_transf
     seen = TableSeen(source.kinds, scaling="quantile", encoding="ordinal")
     for count, block in enumerate(source.blocks()):
         if count == 0:
-            warn_of_numbers(block.columns)
+            warn_of_text(block.columns)
         if len(block):
             seen.add(block.columns, block.weights, block.rows)
     transforms = transforms_of(source.kinds, numeric_transform)

@@ -22,7 +22,7 @@ from bayescope.tables.dataset import TableDataset
 from bayescope.tables.frames import frame_of
 from bayescope.tables.preprocessing import Table, refuse_empty
 from bayescope.tables.reading import label_positions
-from bayescope.tables.suspicion import refuse_names_of_rows, warn_of_numbers
+from bayescope.tables.suspicion import refuse_names_of_rows, warn_of_text
 
 
 @stored("frame_reader")
@@ -77,7 +77,7 @@ class FrameReader:
             return cls(tuple(f"x{j}" for j in range(plain.shape[1])), ()), plain
         _require_room(X)
         columns = read_table(X, categorical=categorical, groups=groups)
-        warn_of_numbers(columns)
+        warn_of_text(columns)
         refuse_names_of_rows(columns)
         refuse_empty(columns)
         validate_data(estimator, _sized(X, columns), y, skip_check_array=True)
@@ -203,8 +203,8 @@ def _require_alike(estimator: BaseEstimator, X: object) -> None:
     try:
         validate_data(estimator, X, reset=False, skip_check_array=True)
     except ValueError as error:
-        others = any(words in str(error) for words in ("same order", "unseen"))
-        advice = "Give X[model.feature_names_in_].\n" if others and "now missing" not in str(error) else ""
+        named = "feature names" in str(error) and "now missing" not in str(error)
+        advice = "Give X[model.feature_names_in_].\n" if named else ""
         raise InputError(f"{error}{advice}") from None
 
 

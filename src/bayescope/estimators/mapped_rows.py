@@ -21,7 +21,7 @@ from bayescope.tables.column_sums import LabelsSeen
 from bayescope.tables.encoding import CategoricalEncoding, refuse_groups
 from bayescope.tables.order import column_order
 from bayescope.tables.preprocessing import EncodingName, Preprocessing, ScalingName, TableSeen
-from bayescope.tables.suspicion import warn_of_numbers
+from bayescope.tables.suspicion import warn_of_text
 
 # The canonical form that a likelihood gives to the targets of some rows.
 Canonical: TypeAlias = Callable[[np.ndarray], Tensor]
@@ -194,7 +194,7 @@ def _survey(
     for block in source.blocks():
         weights = block.weights
         if not rows:
-            warn_of_numbers(block.columns)
+            warn_of_text(block.columns)
         others, grouped = parted(block.columns, source.groups)
         if not isinstance(others, np.ndarray):
             seen.add(others, weights, block.rows)

@@ -583,7 +583,7 @@ def most_informative(
         Their indices, shape (n,), the most informative first (in the order drawn, for ``diverse``), ties by index.
 
     Raises:
-        InputError: if n is not between 1 and N, or a generator is given where nothing is drawn.
+        InputError: if n is not between 1 and N, no row has information, or a generator is given where nothing is drawn.
     """
     rows = len(predictive)
     if checks.count("n", n) > rows:
@@ -591,6 +591,11 @@ def most_informative(
     if generator is not None and not checks.flag("diverse", diverse):
         raise InputError("generator: expected None where nothing is drawn, got one. Leave it out, or ask for diverse.")
     scores = torch.as_tensor(predictive.mutual_information).detach().reshape(rows, -1).sum(1)
+    if not (scores > 0).any():
+        raise InputError(
+            "predictive: expected mutual information above 0 in some row, got 0 in all, as from a point estimate. "
+            "Predict with a posterior over the weights, such as bs.laplace."
+        )
     if checks.flag("diverse", diverse):
         # The first arrivals of exponential clocks with these rates; log of a rate of 0 is −∞: last, and by index
         clocks = torch.empty(rows, dtype=torch.float64).exponential_(generator=checks.generator(generator))

@@ -204,8 +204,7 @@ def _obstacle(estimator: TableEstimator) -> str:
 
 @_obstacle.register
 def _(estimator: MLPEstimator) -> str:
-    posterior = estimator.posterior_
-    if _of_laplace(posterior):
+    if _of_laplace(estimator.posterior_):
         return ""
     return (
         "This posterior was not compared with a reference: for a network bayescope has one only for Laplace's "
@@ -397,18 +396,15 @@ class FunctionSpace:
         model, likelihood = posterior.function, posterior.likelihood
         assert model is not None
         assert likelihood is not None
-        x, at = estimator._rows(training.X), posterior.mean
-        constant, jacobian = _linearised(model, x, at)
-        count = len(constant)
-        labels = estimator._targets(training.y, count)
-        targets = likelihood.targets(labels, model.outputs)
-        weights = np.ones(count) if training.weights is None else np.asarray(training.weights, dtype=np.float64)
-        if (class_weight := getattr(estimator, "class_weight", None)) is not None:
-            codes = np.asarray(labels, dtype=np.int64)
-            weights = weights * class_factors(class_weight, estimator.classes_.tolist(), codes, weights)[codes]
+        at = posterior.mean
+        constant, jacobian = _linearised(model, estimator._rows(training.X), at)
+        y = estimator._targets(training.y, len(constant))
+        weights = np.ones(len(y)) if training.weights is None else np.asarray(training.weights, dtype=np.float64)
+        if (given := getattr(estimator, "class_weight", None)) is not None:
+            weights = weights * class_factors(given, estimator.classes_.tolist(), y, weights)[y]
         scaled = _prior_diagonal(estimator).rsqrt()
         basis = (jacobian * scaled).flatten(0, 1)
-        w = torch.from_numpy(weights)
+        targets, w = likelihood.targets(y, model.outputs), torch.from_numpy(weights)
         # At a mode θ* − m = D⁻¹ Jᵀ ∂ log p/∂f: so much is known of the prior mean m without being told; 0 if linear.
         slope = (likelihood.gradient(constant, targets) * w[:, None]).flatten()
         _refuse_other_rows(posterior, (slope @ basis - at / scaled) / scaled * _centred(estimator))
@@ -442,8 +438,7 @@ def _linearised(model: Model, rows: InputRows, at: Tensor) -> tuple[Tensor, Tens
     """f and its Jacobian by the weights, shapes (N, C) and (N, C, P); an offset is added to f."""
     x = model.inputs(rows.values)
     f = model.forward(x, at)
-    added = rows.shift(f)
-    return f if added is None else f + added, model.jacobian(x, at)
+    return f if (added := rows.shift(f)) is None else f + added, model.jacobian(x, at)
 
 
 def _directions(basis: Tensor, bent: float) -> Tensor:

@@ -18,7 +18,7 @@ from bayescope.tables.reading import read_table
 from bayescope.tables.row_files import RowFile as RowFile
 from bayescope.tables.scaling import Quantiles as Quantiles
 from bayescope.tables.scaling import Standard as Standard
-from bayescope.tables.suspicion import warn_of_numbers as warn_of_numbers
+from bayescope.tables.suspicion import warn_of_text as warn_of_text
 
 __all__ = [
     "CategoricalEncoding",

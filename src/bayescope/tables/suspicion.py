@@ -1,4 +1,4 @@
-"""Columns that are probably not what their cells say: text that is mostly numbers, labels that name rows."""
+"""Columns that are probably not what their cells say: text that is mostly numbers or dates, labels that name rows."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ LISTED = 3
 LIKE_ISO = re.compile(r"\d{4}-\d{2}-\d{2}([ T].*)?")
 
 
-def warn_of_numbers(columns: Sequence[Column]) -> None:
-    """Warns of columns of text whose labels are mostly numbers (one word among them made them all labels) or dates.
+def warn_of_text(columns: Sequence[Column]) -> None:
+    """Warns of columns of text whose labels are mostly numbers (one word among them made them all labels) or all dates.
 
     Columns that are labels by their type, or because the caller named them, are left alone.
     """
